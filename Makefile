@@ -1,0 +1,39 @@
+# Everything a newcomer needs: `make demo` and `make test`. Both set themselves up.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: help install demo test check bench bench-check clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(INSTALLED) ## make .venv with penstock and all it needs
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "penstock needs Python 3.11 or later; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: install ## show the main job end to end on embedded services
+	@$(BIN)/penstock demo
+
+test: check ## run all checks and all tests
+	$(BIN)/pytest
+
+check: install ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install ## measure, and print what was measured
+	$(BIN)/penstock bench log
+
+bench-check: install ## measure, and fail where a promised ratio is missed
+	$(BIN)/penstock bench log --check
+
+clean: ## remove what `make` made
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,73 @@
+"""A message log and work queue that lives inside PostgreSQL.
+
+The public surface is here: the two clients, messages, and one hierarchy of errors. The names are loaded when they are
+first used, so that `import penstock` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import (
+    AlreadyExists,
+    EmbeddedError,
+    InvalidInput,
+    MessageTooLarge,
+    MissingExtra,
+    NotFound,
+    PenstockError,
+    Retryable,
+    SetupError,
+    TimedOut,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from penstock.engine.async_client import AsyncClient
+    from penstock.engine.calls import PartitionInfo, QueueInfo
+    from penstock.engine.client import Client
+    from penstock.engine.messages import Message, PushResult, StoredMessage
+    from penstock.engine.transaction import PendingPush, Transaction
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncClient": "penstock.engine.async_client",
+    "Client": "penstock.engine.client",
+    "Message": "penstock.engine.messages",
+    "PartitionInfo": "penstock.engine.calls",
+    "PendingPush": "penstock.engine.transaction",
+    "PushResult": "penstock.engine.messages",
+    "QueueInfo": "penstock.engine.calls",
+    "StoredMessage": "penstock.engine.messages",
+    "Transaction": "penstock.engine.transaction",
+}
+
+__all__ = [
+    "AlreadyExists",
+    "AsyncClient",
+    "Client",
+    "EmbeddedError",
+    "InvalidInput",
+    "Message",
+    "MessageTooLarge",
+    "MissingExtra",
+    "NotFound",
+    "PartitionInfo",
+    "PendingPush",
+    "PenstockError",
+    "PushResult",
+    "QueueInfo",
+    "Retryable",
+    "SetupError",
+    "StoredMessage",
+    "TimedOut",
+    "Transaction",
+    "Unavailable",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")

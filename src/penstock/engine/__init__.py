@@ -1,0 +1,1 @@
+"""Typed Python over the SQL engine: clients, transactions, packing, migrations."""

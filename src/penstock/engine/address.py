@@ -1,0 +1,130 @@
+"""From settings to a database that is ready: the address in use, checked and migrated.
+
+An address is a PostgreSQL DSN or, with none given, the embedded server of a home folder. Everything after this file is
+the same for both.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from penstock import sql
+from penstock.engine import migrate
+from penstock.engine.failures import translate
+from penstock.errors import SetupError, Unavailable
+from penstock.settings import Settings
+
+if TYPE_CHECKING:
+    from penstock.embedded import Instance
+
+
+@dataclass
+class Address:
+    """Where the database is; holds the embedded server up for as long as it is open."""
+
+    settings: Settings
+    dsn: str = field(repr=False)
+    embedded: "Instance | None" = None
+    pooled: bool = False
+
+    def connect_options(self) -> dict[str, Any]:
+        """Return what every connection of penstock is opened with."""
+        return {
+            "autocommit": True,
+            "connect_timeout": max(2, round(self.settings.connect_timeout)),
+            # A pooler in transaction mode gives each transaction another server, where nothing is prepared.
+            "prepare_threshold": None if self.pooled else 5,
+            "fallback_application_name": "penstock",
+        }
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Open a connection of its own."""
+        try:
+            return psycopg.connect(self.dsn, **self.connect_options())
+        except psycopg.OperationalError as error:
+            raise unreachable(self.dsn, error) from error
+
+    def ensure(self) -> bool:
+        """See to it that an embedded server runs; say whether the address changed by that."""
+        if self.embedded is None:
+            return False
+        before, self.dsn = self.dsn, self.embedded.ensure()
+        return before != self.dsn
+
+    def close(self) -> None:
+        """Let go of the embedded server, which stops when nobody uses it."""
+        if self.embedded is not None:
+            self.embedded.detach()
+
+
+def open_address(settings: Settings, *, check_schema: bool = True) -> Address:
+    """Find the database, start it if it is ours, and see that its schema is the one we need."""
+    address = _find(settings)
+    try:
+        with address.connect() as connection:
+            state = migrate.inspect(connection)
+            address.pooled = state.pooled
+            if check_schema:
+                # An empty database is ours to fill, and an embedded one to upgrade; any other has an operator.
+                older = (state.schema_version or 0) < sql.version()
+                if state.schema_version is None or (older and address.embedded is not None):
+                    migrate.migrate(connection)
+                else:
+                    migrate.require_current(state)
+    except BaseException:
+        address.close()
+        raise
+    return address
+
+
+def redact(dsn: str) -> str:
+    """Return a DSN that may be shown: without its password."""
+    if "://" in dsn:
+        parts = urlsplit(dsn)
+        if parts.password is not None:
+            login = f"{parts.username or ''}:***@"
+            host = parts.netloc.rpartition("@")[2]
+            dsn = parts._replace(netloc=login + host).geturl()
+        if "password=" not in dsn:
+            return dsn
+    with suppress(psycopg.ProgrammingError):
+        values = conninfo_to_dict(dsn)
+        if values.get("password"):
+            values["password"] = "***"  # noqa: S105
+        return make_conninfo("", **values)
+    return "(an address that cannot be read)"
+
+
+def unreachable(dsn: str, error: psycopg.Error) -> Exception:
+    """Return what to raise when a database cannot be connected to."""
+    known = translate(error)
+    if known is not None:
+        return known
+    said = str(error).strip()
+    if "authentication failed" in said or "no password supplied" in said:
+        return SetupError(f"{redact(dsn)} refused the login: {said}. Check PENSTOCK_URL.")
+    if "does not exist" in said:
+        return SetupError(f"{redact(dsn)}: {said}. Create it, or check PENSTOCK_URL.")
+    return Unavailable(f"{redact(dsn)} cannot be reached: {said}. Is the server running?")
+
+
+def _find(settings: Settings) -> Address:
+    url = settings.url
+    if url is None:
+        from penstock import embedded
+
+        instance = embedded.attach(settings.home)
+        return Address(settings, instance.dsn, instance)
+    if url.startswith(("http://", "https://")):
+        raise SetupError(f"{url} is a gateway, which this version cannot speak to yet; give a postgresql://… address")
+    try:
+        conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise SetupError(
+            f"the address is neither postgresql://… nor http(s)://… ({str(error).strip()}); check PENSTOCK_URL"
+        ) from None
+    return Address(settings, url)

@@ -1,0 +1,281 @@
+"""The asynchronous client: `penstock.AsyncClient`, the twin of `penstock.Client`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from penstock import settings as settings_module
+from penstock.engine import calls, foreign, pushes
+from penstock.engine.address import redact
+from penstock.engine.calls import Maintenance, PartitionInfo, Place, QueueInfo, Slices
+from penstock.engine.database import AsyncDatabase
+from penstock.engine.failures import translated
+from penstock.engine.messages import Message, PushResult, StoredMessage
+from penstock.engine.spreads import Spreads
+from penstock.engine.tailing import Tail
+from penstock.engine.transaction import Transaction
+
+
+class AsyncClient:
+    """A connection pool to one penstock."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        home: str | Path | None = None,
+        timeout: float | None = None,
+        connect_timeout: float | None = None,
+        pool_size: int | None = None,
+    ) -> None:
+        self.settings = settings_module.resolve(
+            {
+                "url": url,
+                "home": home,
+                "timeout": timeout,
+                "connect_timeout": connect_timeout,
+                "pool_size": pool_size,
+            }
+        )
+        self._database = AsyncDatabase(self.settings)
+        self._spreads = Spreads()
+
+    @property
+    def dsn(self) -> str:
+        """The address in use, with its password; what is shown or logged has none."""
+        return self._database.address.dsn
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({redact(self.settings.url or '') or str(self.settings.home)!r})"
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect now; without this, the first call does."""
+        await self._database.open()
+
+    async def close(self) -> None:
+        """Close all connections; an embedded server stops soon after its last user."""
+        await self._database.close()
+
+    # Pushing
+
+    async def push(
+        self,
+        queue: str,
+        message_or_list: Any,
+        *,
+        partition: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> PushResult:
+        """Push one message or a list of them, in one transaction, to one partition."""
+        messages = pushes.gather(message_or_list, partition, key, headers)
+        placed = pushes.place(queue, messages, await self._spread(queue, messages))
+        pushes.only_place(placed)
+        return (await self._database.run(calls.push(pushes.pack_places(placed))))[0]
+
+    async def push_many(self, queue: str, messages: Iterable[tuple[str, Any] | Message]) -> list[PushResult]:
+        """Push (partition, message) pairs, or Messages, in one transaction; one result per partition."""
+        gathered = pushes.gather_many(messages)
+        placed = pushes.place(queue, gathered, await self._spread(queue, gathered))
+        return await self._database.run(calls.push(pushes.pack_places(placed)))
+
+    @asynccontextmanager
+    async def transaction(self, connection: Any = None) -> AsyncIterator[Transaction]:
+        """Begin a transaction in which pushes commit together with the caller's own SQL."""
+        if connection is not None:
+            with translated():
+                async with foreign.async_transaction_on(connection) as execute:
+                    tx = Transaction(connection)
+                    yield tx
+                    if (call := tx.gathered.write(await self._spreads_of(tx))) is not None:
+                        call.parse(await execute(call))
+            return
+        async with self._database.connection() as own:
+            with translated():
+                async with own.transaction():
+                    tx = Transaction(own)
+                    yield tx
+                    if (call := tx.gathered.write(await self._spreads_of(tx))) is not None:
+                        call.parse(await self._database.execute(own, call))
+
+    # Reading
+
+    async def read(
+        self,
+        queue: str,
+        partition: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        start_time: datetime | None = None,
+        stop_time: datetime | None = None,
+        limit: int | None = None,
+    ) -> list[StoredMessage]:
+        """Return the messages of a range: offsets from `start` up to and without `stop`, or by time, or both."""
+        found: list[StoredMessage] = []
+        async for page in self._pages(queue, partition, start, stop, start_time, stop_time, limit):
+            found += calls.unpack_page(Place(queue, partition), page).messages
+        return found
+
+    async def scan(
+        self,
+        queue: str,
+        partition: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        start_time: datetime | None = None,
+        stop_time: datetime | None = None,
+    ) -> AsyncIterator[StoredMessage]:
+        """Yield the messages of a range, a page at a time: `read` for what does not fit into memory."""
+        async for page in self._pages(queue, partition, start, stop, start_time, stop_time, None):
+            for message in calls.unpack_page(Place(queue, partition), page).messages:
+                yield message
+
+    async def read_arrow(
+        self,
+        queue: str,
+        partition: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        start_time: datetime | None = None,
+        stop_time: datetime | None = None,
+    ) -> Any:
+        """Return a range as a `pyarrow.Table`, with no work per message; needs `penstock[arrow]`."""
+        from penstock.engine.arrow import table
+
+        pages = self._pages(queue, partition, start, stop, start_time, stop_time, None)
+        return table(queue, partition, [page async for page in pages])
+
+    async def get(self, message_id: UUID | str) -> StoredMessage:
+        """Return the message with this id; raises NotFound."""
+        return await self._database.run(calls.get(message_id))
+
+    async def tail(
+        self,
+        queue: str,
+        *,
+        partition: str | None = None,
+        last: int = 10,
+        follow: bool = True,
+        idle_timeout: float | None = None,
+    ) -> AsyncIterator[StoredMessage]:
+        """Yield the last messages of a queue, then new ones as they come."""
+        tail = Tail(queue, last, idle_timeout)
+        while True:
+            for place, start, stop in tail.changes(await self.partitions(queue, partition)):
+                tail.add(await self.read(*place, start, stop))
+            for message in tail.take():
+                yield message
+            if not follow or tail.idle():
+                return
+            await asyncio.sleep(tail.pause())
+
+    # Queues and partitions
+
+    async def queues(self) -> list[QueueInfo]:
+        """Describe all queues."""
+        return await self._database.run(calls.queues())
+
+    async def partitions(self, queue: str, partition: str | None = None) -> list[PartitionInfo]:
+        """Describe the partitions of a queue, or the one that is named."""
+        return await self._database.run(calls.partitions(queue, partition))
+
+    async def describe(self, queue: str) -> QueueInfo:
+        """Describe one queue; raises NotFound."""
+        return (await self._database.run(calls.queues(queue)))[0]
+
+    async def create(
+        self,
+        queue: str,
+        *,
+        partition: str | None = None,
+        priority: int = 0,
+        description: str | None = None,
+        **settings: Any,
+    ) -> None:
+        """Create a queue with settings, or a partition with a priority; raises AlreadyExists."""
+        if partition is None:
+            await self._database.run(calls.create_queue(queue, settings, description))
+        else:
+            calls.no_settings(settings, description)
+            await self._database.run(calls.create_partition(Place(queue, partition), priority))
+
+    async def configure(
+        self,
+        queue: str,
+        *,
+        partition: str | None = None,
+        priority: int | None = None,
+        description: str | None = None,
+        **settings: Any,
+    ) -> dict[str, Any]:
+        """Change a queue's settings (None sets one back to its default), or a partition's priority."""
+        if partition is not None:
+            calls.no_settings(settings, description)
+            await self._database.run(calls.configure_partition(Place(queue, partition), priority))
+        self._spreads.forget(queue)
+        return await self._database.run(calls.configure_queue(queue, settings, description))
+
+    async def purge(self, queue: str, *, partition: str | None = None) -> int:
+        """Drop all messages of a queue or partition and return how many; offsets go on where they were."""
+        return await self._database.run(calls.purge(queue, partition))
+
+    async def delete(self, queue: str, *, partition: str | None = None) -> int:
+        """Delete a queue or partition with all that belongs to it; returns how many messages went."""
+        self._spreads.forget(queue)
+        return await self._database.run(calls.delete(queue, partition))
+
+    async def maintain(self, *, min_segments: int = 64) -> AsyncIterator[Maintenance]:
+        """Drop what retention says and merge small segments, in short transactions; yields what each did."""
+        after: int | None = 0
+        while after is not None:
+            done = await self._database.run(calls.maintain(after, 1000, min_segments))
+            if done is None:
+                return
+            yield done
+            after = done.next_partition
+
+    async def _pages(
+        self,
+        queue: str,
+        partition: str,
+        start: int,
+        stop: int | None,
+        start_time: datetime | None,
+        stop_time: datetime | None,
+        limit: int | None,
+    ) -> AsyncIterator[Slices]:
+        pages = calls.Paging(Place(queue, partition), start, stop, start_time, stop_time, limit)
+        while (call := pages.next_call()) is not None:
+            yield pages.took(await self._database.run(call))
+
+    async def _spread(self, queue: str, messages: list[Message]) -> int:
+        if not pushes.needs_spread(messages):
+            return 1
+        known = self._spreads.get(queue)
+        return known or self._spreads.put(queue, await self._database.run(calls.spread(queue)))
+
+    async def _spreads_of(self, tx: Transaction) -> dict[str, int]:
+        return {
+            queue: self._spreads.get(queue) or self._spreads.put(queue, await self._database.run(calls.spread(queue)))
+            for queue in tx.gathered.queues_to_spread()
+        }

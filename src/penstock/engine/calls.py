@@ -1,0 +1,379 @@
+"""Every call of the SQL engine, without doing any of them.
+
+A `Call` is a statement, its parameters and how to read the answer. The clients, and transactions on somebody else's
+connection, differ only in who runs it. All SQL that Python sends is in this file, and all of it calls a function of the
+schema `penstock`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from penstock.engine.ids import address
+from penstock.engine.messages import PushResult, StoredMessage
+from penstock.engine.packing import Segment, Slice, unpack
+from penstock.errors import InvalidInput, NotFound
+
+T = TypeVar("T")
+Row = Sequence[Any]
+PAGE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One statement for the database.
+
+    `repeatable` says that running it twice does no harm, so that a client may try again when the connection
+    broke and nobody knows whether it ran.
+    """
+
+    sql: str
+    parameters: tuple[Any, ...]
+    parse: Callable[[Sequence[Row]], T]
+    repeatable: bool = False
+
+
+class Place(NamedTuple):
+    """A partition of a queue, by name."""
+
+    queue: str
+    partition: str
+
+
+class Page(NamedTuple):
+    """Some of the messages of a range, and where the rest begins (None: this was all)."""
+
+    messages: list[StoredMessage]
+    next_offset: int | None
+
+
+class Slices(NamedTuple):
+    """A page, still packed."""
+
+    partition_id: int
+    slices: list[Slice]
+    next_offset: int | None
+
+
+class QueueInfo(msgspec.Struct, frozen=True):
+    """A queue: what somebody set (`config`), what holds (`settings`), and how much it has."""
+
+    name: str
+    description: str | None
+    created_at: datetime
+    config: dict[str, Any]
+    settings: dict[str, Any]
+    partitions: int
+    messages: int
+    dropped: int
+    newest_at: datetime | None
+
+
+class PartitionInfo(msgspec.Struct, frozen=True):
+    """A partition and its positions: all below `floor` is dropped, `head` is the next offset."""
+
+    name: str
+    partition_id: int
+    priority: int
+    created_at: datetime
+    floor: int
+    head: int
+    newest_at: datetime | None
+
+    @property
+    def messages(self) -> int:
+        """How many messages it has."""
+        return self.head - self.floor
+
+
+class Maintenance(NamedTuple):
+    """What one chunk of maintenance did, and where to go on (None: the pass is complete)."""
+
+    visited: int
+    dropped_segments: int
+    dropped_messages: int
+    merged_segments: int
+    next_partition: int | None
+
+
+class Paging:
+    """Reads a range page by page: says what to call next, and is told what came of it."""
+
+    def __init__(
+        self,
+        place: Place,
+        start: int,
+        stop: int | None,
+        start_time: datetime | None,
+        stop_time: datetime | None,
+        limit: int | None,
+    ) -> None:
+        if limit is not None and limit < 0:
+            raise InvalidInput(f"limit is {limit} but must not be negative")
+        self._place = place
+        self._next: int | None = None if limit == 0 else start
+        self._stop = stop
+        self._times = (start_time, stop_time)
+        self._left = limit
+
+    def next_call(self) -> "Call[Slices] | None":
+        """Return the call for the next page, or None after the last."""
+        if self._next is None:
+            return None
+        start_time, stop_time = self._times
+        stop = self._stop
+        # Without a time, the limit is a stop: offsets have no gaps.
+        if self._left is not None and start_time is None:
+            stop = self._next + self._left if stop is None else min(stop, self._next + self._left)
+        return read(self._place, self._next, stop, start_time, stop_time, PAGE_BYTES)
+
+    def took(self, page: Slices) -> Slices:
+        """Take note of a page and return what of it is within the limit."""
+        self._next = page.next_offset
+        if self._left is None:
+            return page
+        kept: list[Slice] = []
+        for part in page.slices:
+            if self._left > 0:
+                kept.append(part.first(self._left))
+                self._left -= kept[-1].count
+        if self._left == 0:
+            self._next = None
+        return Slices(page.partition_id, kept, self._next)
+
+
+def push(segments: Sequence[tuple[Place, Segment]]) -> Call[list[PushResult]]:
+    """Push packed segments; one result per partition, in the order of first appearance."""
+    for place, _ in segments:
+        names(*place)
+
+    def parse(rows: Sequence[Row]) -> list[PushResult]:
+        results: dict[Place, PushResult] = {}
+        for (place, _), (partition_id, first, count, created_at) in zip(segments, rows, strict=True):
+            begun = results.get(place)
+            if begun is not None:
+                first, count = begun.first_offset, begun.count + count
+            results[place] = PushResult(*place, partition_id, first, count, created_at.astimezone(UTC))
+        return list(results.values())
+
+    if len(segments) == 1:
+        place, one = segments[0]
+        return Call(
+            "SELECT * FROM penstock.push_segment(%s::text, %s::text, %s::integer, %s::bytea, %s::bytea, "
+            "%s::bytea, %s::bytea, %s::bytea, %s::bytea)",
+            (*place, *_columns(one)),
+            parse,
+        )
+    columns = zip(*(_columns(segment) for _, segment in segments), strict=True)
+    return Call(
+        "SELECT * FROM penstock.push_segments(%s::text[], %s::text[], %s::integer[], %s::bytea[], %s::bytea[], "
+        "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[])",
+        (
+            [place.queue for place, _ in segments],
+            [place.partition for place, _ in segments],
+            *map(list, columns),
+        ),
+        parse,
+    )
+
+
+def spread(queue: str) -> Call[int]:
+    """Ask over how many partitions a queue spreads."""
+    return Call("SELECT penstock.queue_spread(%s::text)", names(queue), _scalar, True)
+
+
+def read(
+    place: Place,
+    start: int,
+    stop: int | None,
+    start_time: datetime | None,
+    stop_time: datetime | None,
+    max_bytes: int,
+) -> Call[Slices]:
+    """Read one page of a range, still packed."""
+    for moment in (start_time, stop_time):
+        if moment is not None and moment.tzinfo is None:
+            raise InvalidInput(f"{moment!r} has no time zone; say datetime(…, tzinfo=UTC)")
+    for offset in (start, stop):
+        if offset is not None and not 0 <= offset < 1 << 63:
+            raise InvalidInput(f"offsets start at 0, and {offset} is none")
+
+    def parse(rows: Sequence[Row]) -> Slices:
+        if not rows:
+            return Slices(0, [], None)
+        return Slices(rows[0][0], [_slice(row[2:]) for row in rows], rows[0][1])
+
+    return Call(
+        "SELECT * FROM penstock.read_segments(%s::text, %s::text, %s::bigint, %s::bigint, "
+        "%s::timestamptz, %s::timestamptz, %s::bigint)",
+        (*names(*place), start, stop, start_time, stop_time, max_bytes),
+        parse,
+        True,
+    )
+
+
+def unpack_page(place: Place, page: Slices) -> Page:
+    """Turn a packed page into messages."""
+    messages: list[StoredMessage] = []
+    for part in page.slices:
+        messages += unpack(place.queue, place.partition, page.partition_id, part)
+    return Page(messages, page.next_offset)
+
+
+def get(message_id: UUID | str) -> Call[StoredMessage]:
+    """Find one message by its id."""
+    address(message_id)
+
+    def parse(rows: Sequence[Row]) -> StoredMessage:
+        if not rows:
+            raise NotFound(f"there is no message {message_id}, or retention has dropped it")
+        queue, partition, partition_id, *columns = rows[0]
+        return unpack(queue, partition, partition_id, _slice(columns))[0]
+
+    return Call("SELECT * FROM penstock.get_segment(%s::uuid)", (str(message_id),), parse, True)
+
+
+def create_queue(queue: str, config: Mapping[str, Any], description: str | None) -> Call[None]:
+    """Create a queue."""
+    return Call(
+        "SELECT penstock.create_queue(%s::text, %s::jsonb, %s::text)",
+        (*names(queue), _config(config), description),
+        _nothing,
+    )
+
+
+def create_partition(place: Place, priority: int) -> Call[None]:
+    """Create a partition."""
+    return Call(
+        "SELECT penstock.create_partition(%s::text, %s::text, %s::integer)",
+        (*names(*place), priority),
+        _nothing,
+    )
+
+
+def configure_queue(queue: str, changes: Mapping[str, Any], description: str | None) -> Call[dict[str, Any]]:
+    """Change a queue's settings."""
+    return Call(
+        "SELECT penstock.configure_queue(%s::text, %s::jsonb, %s::text)::text",
+        (*names(queue), _config(changes), description),
+        lambda rows: msgspec.json.decode(rows[0][0], type=dict[str, Any]),
+        True,
+    )
+
+
+def configure_partition(place: Place, priority: int | None) -> Call[None]:
+    """Change a partition."""
+    return Call(
+        "SELECT penstock.configure_partition(%s::text, %s::text, %s::integer)",
+        (*names(*place), priority),
+        _nothing,
+        True,
+    )
+
+
+def queues(queue: str | None = None) -> Call[list[QueueInfo]]:
+    """Describe all queues, or one that must exist."""
+    return Call(
+        "SELECT name, description, created_at, config::text, settings::text, partitions, messages, dropped, newest_at "
+        "FROM penstock.list_queues(%s::text)",
+        names(queue) if queue is not None else (None,),
+        lambda rows: [QueueInfo(*row[:3], *map(msgspec.json.decode, row[3:5]), *row[5:]) for row in rows],
+        True,
+    )
+
+
+def partitions(
+    queue: str, partition: str | None = None, after: str | None = None, limit: int | None = None
+) -> Call[list[PartitionInfo]]:
+    """Describe the partitions of a queue, or one that must exist."""
+    if partition is not None:
+        names(partition)
+    return Call(
+        "SELECT * FROM penstock.list_partitions(%s::text, %s::text, %s::text, %s::integer)",
+        (*names(queue), partition, after, limit),
+        lambda rows: [PartitionInfo(*row) for row in rows],
+        True,
+    )
+
+
+def purge(queue: str, partition: str | None) -> Call[int]:
+    """Drop all messages of a queue or of one partition."""
+    where = names(queue) if partition is None else names(queue, partition)
+    return Call("SELECT penstock.purge(%s::text, %s::text)", (*where, None)[:2], _scalar, True)
+
+
+def delete(queue: str, partition: str | None) -> Call[int]:
+    """Delete a queue, or one partition, with all that belongs to it."""
+    if partition is None:
+        return Call("SELECT penstock.delete_queue(%s::text)", names(queue), _scalar)
+    return Call("SELECT penstock.delete_partition(%s::text, %s::text)", names(queue, partition), _scalar)
+
+
+def maintain(after: int, partitions: int, min_segments: int) -> Call[Maintenance | None]:
+    """Look after a chunk of partitions; None when another process is at it."""
+    return Call(
+        "SELECT * FROM penstock.maintain(%s::bigint, %s::integer, %s::integer)",
+        (after, partitions, min_segments),
+        lambda rows: Maintenance(*rows[0]) if rows else None,
+        True,
+    )
+
+
+def no_settings(settings: Mapping[str, Any], description: str | None) -> None:
+    """Refuse a queue's settings where a partition is meant."""
+    if settings or description is not None:
+        given = ", ".join([*settings, *(["description"] if description is not None else [])])
+        raise InvalidInput(f"a partition has a priority and no other settings; {given} belongs to the queue")
+
+
+def names(*given: str) -> tuple[str, ...]:
+    """Return names that can be sent to PostgreSQL as text; the engine itself checks the rest."""
+    for name in given:
+        if not isinstance(name, str):
+            raise InvalidInput(f"a name must be a text, and {name!r} is not")
+        if "\0" in name:
+            raise InvalidInput(f"a name must have no control characters, and {name!r} has some")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"the name {name!r} cannot be written as UTF-8") from None
+    return given
+
+
+def _columns(segment: Segment) -> tuple[Any, ...]:
+    return (
+        segment.count,
+        segment.body,
+        segment.ends,
+        segment.keys,
+        segment.key_ends,
+        segment.headers,
+        segment.header_ends,
+    )
+
+
+def _slice(columns: Row) -> Slice:
+    base_offset, count, created_at, skip, run_counts, run_times, *packed = columns
+    if run_times is not None:
+        run_times = [moment.astimezone(UTC) for moment in run_times]
+    return Slice(base_offset, count, created_at.astimezone(UTC), skip, run_counts, run_times, *packed)
+
+
+def _config(config: Mapping[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(config).decode()
+    except (TypeError, msgspec.MsgspecError) as error:
+        raise InvalidInput(f"settings must be JSON values: {error}") from None
+
+
+def _scalar(rows: Sequence[Row]) -> int:
+    value: int = rows[0][0]
+    return value
+
+
+def _nothing(rows: Sequence[Row]) -> None:
+    return None

@@ -1,0 +1,298 @@
+"""The synchronous client: `penstock.Client`.
+
+A thin, typed layer: each method builds a call and runs it. `AsyncClient` is its twin, with the same names.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from penstock import settings as settings_module
+from penstock.engine import calls, foreign, pushes
+from penstock.engine.address import redact
+from penstock.engine.calls import Maintenance, PartitionInfo, Place, QueueInfo, Slices
+from penstock.engine.database import Database
+from penstock.engine.failures import translated
+from penstock.engine.messages import Message, PushResult, StoredMessage
+from penstock.engine.spreads import Spreads
+from penstock.engine.tailing import Tail
+from penstock.engine.transaction import Transaction
+
+
+class Client:
+    """A connection pool to one penstock.
+
+    `url` is a `postgresql://…` address. Without it, and without `PENSTOCK_URL`, the client uses the embedded
+    PostgreSQL of `home`, starting it if it is not running. Safe to share between threads. Close it, or use it as a
+    context manager.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        home: str | Path | None = None,
+        timeout: float | None = None,
+        connect_timeout: float | None = None,
+        pool_size: int | None = None,
+    ) -> None:
+        self.settings = settings_module.resolve(
+            {
+                "url": url,
+                "home": home,
+                "timeout": timeout,
+                "connect_timeout": connect_timeout,
+                "pool_size": pool_size,
+            }
+        )
+        self._database = Database(self.settings)
+        self._spreads = Spreads()
+
+    @property
+    def dsn(self) -> str:
+        """The address in use, with its password; what is shown or logged has none."""
+        return self._database.address.dsn
+
+    def __repr__(self) -> str:
+        return f"Client({redact(self.dsn)!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; an embedded server stops soon after its last user."""
+        self._database.close()
+
+    # Pushing
+
+    def push(
+        self,
+        queue: str,
+        message_or_list: Any,
+        *,
+        partition: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> PushResult:
+        """Push one message or a list of them, in one transaction, to one partition.
+
+        Queue and partition come into being on first use. When this returns, the messages are durable. A key without a
+        partition picks one, the same for ever as long as the queue's `spread` stays.
+        """
+        messages = pushes.gather(message_or_list, partition, key, headers)
+        placed = pushes.place(queue, messages, self._spread(queue, messages))
+        pushes.only_place(placed)
+        return self._database.run(calls.push(pushes.pack_places(placed)))[0]
+
+    def push_many(self, queue: str, messages: Iterable[tuple[str, Any] | Message]) -> list[PushResult]:
+        """Push (partition, message) pairs, or Messages, in one transaction; one result per partition."""
+        gathered = pushes.gather_many(messages)
+        placed = pushes.place(queue, gathered, self._spread(queue, gathered))
+        return self._database.run(calls.push(pushes.pack_places(placed)))
+
+    @contextmanager
+    def transaction(self, connection: Any = None) -> Iterator[Transaction]:
+        """Begin a transaction in which pushes commit together with the caller's own SQL.
+
+        Pushes are gathered and written at the end of the block. Without a connection, one is lent as
+        `tx.connection` and the block's end commits. On a connection of your own (psycopg, psycopg2, SQLAlchemy,
+        Django) they are written into your transaction, which commits when you commit it.
+        """
+        if connection is not None:
+            with translated(), foreign.transaction_on(connection) as execute:
+                tx = Transaction(connection)
+                yield tx
+                if (call := tx.gathered.write(self._spreads_of(tx))) is not None:
+                    call.parse(execute(call))
+            return
+        with self._database.connection() as own, translated(), own.transaction():
+            tx = Transaction(own)
+            yield tx
+            if (call := tx.gathered.write(self._spreads_of(tx))) is not None:
+                call.parse(self._database.execute(own, call))
+
+    # Reading
+
+    def read(
+        self,
+        queue: str,
+        partition: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        start_time: datetime | None = None,
+        stop_time: datetime | None = None,
+        limit: int | None = None,
+    ) -> list[StoredMessage]:
+        """Return the messages of a range: offsets from `start` up to and without `stop`, or by time, or both."""
+        found: list[StoredMessage] = []
+        for page in self._pages(queue, partition, start, stop, start_time, stop_time, limit):
+            found += calls.unpack_page(Place(queue, partition), page).messages
+        return found
+
+    def scan(
+        self,
+        queue: str,
+        partition: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        start_time: datetime | None = None,
+        stop_time: datetime | None = None,
+    ) -> Iterator[StoredMessage]:
+        """Yield the messages of a range, a page at a time: `read` for what does not fit into memory."""
+        for page in self._pages(queue, partition, start, stop, start_time, stop_time, None):
+            yield from calls.unpack_page(Place(queue, partition), page).messages
+
+    def read_arrow(
+        self,
+        queue: str,
+        partition: str,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        start_time: datetime | None = None,
+        stop_time: datetime | None = None,
+    ) -> Any:
+        """Return a range as a `pyarrow.Table`, with no work per message; needs `penstock[arrow]`."""
+        from penstock.engine.arrow import table
+
+        pages = self._pages(queue, partition, start, stop, start_time, stop_time, None)
+        return table(queue, partition, pages)
+
+    def get(self, message_id: UUID | str) -> StoredMessage:
+        """Return the message with this id; raises NotFound."""
+        return self._database.run(calls.get(message_id))
+
+    def tail(
+        self,
+        queue: str,
+        *,
+        partition: str | None = None,
+        last: int = 10,
+        follow: bool = True,
+        idle_timeout: float | None = None,
+    ) -> Iterator[StoredMessage]:
+        """Yield the last messages of a queue, then new ones as they come.
+
+        Without `follow` it ends after the last ones; with `idle_timeout`, when nothing came for so many seconds. It
+        polls: a poll costs one query that visits the queue's partitions.
+        """
+        tail = Tail(queue, last, idle_timeout)
+        while True:
+            for place, start, stop in tail.changes(self.partitions(queue, partition)):
+                tail.add(self.read(*place, start, stop))
+            yield from tail.take()
+            if not follow or tail.idle():
+                return
+            time.sleep(tail.pause())
+
+    # Queues and partitions
+
+    def queues(self) -> list[QueueInfo]:
+        """Describe all queues."""
+        return self._database.run(calls.queues())
+
+    def partitions(self, queue: str, partition: str | None = None) -> list[PartitionInfo]:
+        """Describe the partitions of a queue, or the one that is named."""
+        return self._database.run(calls.partitions(queue, partition))
+
+    def describe(self, queue: str) -> QueueInfo:
+        """Describe one queue; raises NotFound."""
+        return self._database.run(calls.queues(queue))[0]
+
+    def create(
+        self,
+        queue: str,
+        *,
+        partition: str | None = None,
+        priority: int = 0,
+        description: str | None = None,
+        **settings: Any,
+    ) -> None:
+        """Create a queue with settings, or a partition with a priority; raises AlreadyExists."""
+        if partition is None:
+            self._database.run(calls.create_queue(queue, settings, description))
+        else:
+            calls.no_settings(settings, description)
+            self._database.run(calls.create_partition(Place(queue, partition), priority))
+
+    def configure(
+        self,
+        queue: str,
+        *,
+        partition: str | None = None,
+        priority: int | None = None,
+        description: str | None = None,
+        **settings: Any,
+    ) -> dict[str, Any]:
+        """Change a queue's settings (None sets one back to its default), or a partition's priority.
+
+        Returns all settings of the queue as they now hold.
+        """
+        if partition is not None:
+            calls.no_settings(settings, description)
+            self._database.run(calls.configure_partition(Place(queue, partition), priority))
+        self._spreads.forget(queue)
+        return self._database.run(calls.configure_queue(queue, settings, description))
+
+    def purge(self, queue: str, *, partition: str | None = None) -> int:
+        """Drop all messages of a queue or partition and return how many; offsets go on where they were."""
+        return self._database.run(calls.purge(queue, partition))
+
+    def delete(self, queue: str, *, partition: str | None = None) -> int:
+        """Delete a queue or partition with all that belongs to it; returns how many messages went."""
+        self._spreads.forget(queue)
+        return self._database.run(calls.delete(queue, partition))
+
+    def maintain(self, *, min_segments: int = 64) -> Iterator[Maintenance]:
+        """Drop what retention says and merge small segments, in short transactions; yields what each did.
+
+        `penstock maintain` and `penstock up` do this all the time. Ends at once where another process is at it.
+        """
+        after: int | None = 0
+        while after is not None:
+            done = self._database.run(calls.maintain(after, 1000, min_segments))
+            if done is None:
+                return
+            yield done
+            after = done.next_partition
+
+    def _pages(
+        self,
+        queue: str,
+        partition: str,
+        start: int,
+        stop: int | None,
+        start_time: datetime | None,
+        stop_time: datetime | None,
+        limit: int | None,
+    ) -> Iterator[Slices]:
+        pages = calls.Paging(Place(queue, partition), start, stop, start_time, stop_time, limit)
+        while (call := pages.next_call()) is not None:
+            yield pages.took(self._database.run(call))
+
+    def _spread(self, queue: str, messages: list[Message]) -> int:
+        if not pushes.needs_spread(messages):
+            return 1
+        known = self._spreads.get(queue)
+        return known or self._spreads.put(queue, self._database.run(calls.spread(queue)))
+
+    def _spreads_of(self, tx: Transaction) -> dict[str, int]:
+        return {
+            queue: self._spreads.get(queue) or self._spreads.put(queue, self._database.run(calls.spread(queue)))
+            for queue in tx.gathered.queues_to_spread()
+        }

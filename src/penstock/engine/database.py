@@ -1,0 +1,289 @@
+"""Runs calls on a pool of connections: the one place that opens them.
+
+Connections that died while they lay in the pool are noticed before they are used, so a restart of the database costs
+a reconnect and not an error. A connection that breaks during a call is another matter: the call is tried again only if
+running it twice does no harm.
+"""
+
+import asyncio
+import contextlib
+import select
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+import psycopg_pool
+
+from penstock.engine.address import Address, open_address
+from penstock.engine.calls import Call
+from penstock.engine.deadlines import Watchdog, async_deadline
+from penstock.engine.failures import translated
+from penstock.engine.retries import pauses
+from penstock.errors import PenstockError, TimedOut, Unavailable
+from penstock.settings import Settings
+
+T = TypeVar("T")
+# How long to wait for the pool before looking whether an embedded server has to be started again.
+_PATIENCE = 2.0
+
+
+class Database:
+    """A pool of connections to one address."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.address = open_address(settings)
+        self._watchdog = Watchdog()
+        self._reopening = threading.Lock()
+        self._pool = self._new_pool()
+
+    def run(self, call: Call[T]) -> T:
+        """Run one call in a transaction of its own."""
+        waits = pauses(self.settings.timeout)
+        while True:
+            try:
+                with self.connection() as connection:
+                    return call.parse(self.execute(connection, call))
+            except Unavailable as error:
+                pause = next(waits, None)
+                if isinstance(error, TimedOut) or not call.repeatable or pause is None:
+                    raise
+                time.sleep(pause)
+
+    def execute(self, connection: psycopg.Connection[Any], call: Call[Any]) -> list[Any]:
+        """Run one call on a connection, in whatever transaction that is in."""
+        with (
+            translated(),
+            self._watchdog.deadline(connection, self.settings.timeout),
+            broken(connection),
+        ):
+            return connection.execute(call.sql.encode(), call.parameters, binary=True).fetchall()
+
+    @contextmanager
+    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """Lend a connection."""
+        pool, connection = self._take()
+        try:
+            yield connection
+        finally:
+            with contextlib.suppress(psycopg_pool.PoolClosed):
+                pool.putconn(connection)
+
+    def close(self) -> None:
+        """Close all connections and let go of an embedded server."""
+        self._pool.close()
+        self.address.close()
+
+    def _take(self) -> tuple[psycopg_pool.ConnectionPool[Any], psycopg.Connection[Any]]:
+        deadline = time.monotonic() + self.settings.connect_timeout
+        while True:
+            left = deadline - time.monotonic()
+            pool = self._pool
+            try:
+                return pool, pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
+            except psycopg_pool.PoolClosed:
+                if pool is self._pool:
+                    raise closed() from None
+            except psycopg_pool.PoolTimeout:
+                self._reopen(pool)
+                if left <= _PATIENCE:
+                    raise self._why_not(pool) from None
+
+    def _reopen(self, old: psycopg_pool.ConnectionPool[Any]) -> None:
+        """Start an embedded server that is gone, and follow it to a new address."""
+        with self._reopening:
+            if self._pool is old and self.address.ensure():
+                self._pool = self._new_pool()
+                old.close(timeout=0)
+
+    def _why_not(self, pool: psycopg_pool.ConnectionPool[Any]) -> PenstockError:
+        stats = pool.get_stats()
+        if stats.get("pool_size", 0) >= self.settings.pool_size and not stats.get("connections_errors"):
+            return pool_exhausted(self.settings)
+        try:
+            self.address.connect().close()
+        except PenstockError as error:
+            return error
+        return pool_exhausted(self.settings)
+
+    def _new_pool(self) -> psycopg_pool.ConnectionPool[Any]:
+        return psycopg_pool.ConnectionPool(
+            self.address.dsn,
+            kwargs=self.address.connect_options(),
+            check=refuse_stale,
+            reconnect_timeout=self.settings.connect_timeout,
+            open=True,
+            **pool_options(self.settings),
+        )
+
+
+class AsyncDatabase:
+    """The asynchronous twin of `Database`; it opens itself when first used."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._address: Address | None = None
+        self._pool: psycopg_pool.AsyncConnectionPool[Any] | None = None
+        self._changing = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def address(self) -> Address:
+        """The address in use, once there is one."""
+        if self._address is None:
+            raise PenstockError("the client is not open yet; use `async with` or await client.open()")
+        return self._address
+
+    async def open(self) -> None:
+        """Find the database and see that it is ready. Calls do this by themselves."""
+        async with self._changing:
+            if self._closed:
+                raise closed()
+            if self._pool is None:
+                # Starting servers and migrating happen once and block; they get a thread.
+                self._address = await asyncio.to_thread(open_address, self.settings)
+                self._pool = await self._new_pool(self._address)
+
+    async def run(self, call: Call[T]) -> T:
+        """Run one call in a transaction of its own."""
+        waits = pauses(self.settings.timeout)
+        while True:
+            try:
+                async with self.connection() as connection:
+                    return call.parse(await self.execute(connection, call))
+            except Unavailable as error:
+                pause = next(waits, None)
+                if isinstance(error, TimedOut) or not call.repeatable or pause is None:
+                    raise
+                await asyncio.sleep(pause)
+
+    async def execute(self, connection: psycopg.AsyncConnection[Any], call: Call[Any]) -> list[Any]:
+        """Run one call on a connection, in whatever transaction that is in."""
+        with translated():
+            async with async_deadline(connection, self.settings.timeout):
+                with broken(connection):
+                    cursor = await connection.execute(call.sql.encode(), call.parameters, binary=True)
+                    return await cursor.fetchall()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Lend a connection."""
+        pool, connection = await self._take()
+        try:
+            yield connection
+        finally:
+            with contextlib.suppress(psycopg_pool.PoolClosed):
+                await pool.putconn(connection)
+
+    async def close(self) -> None:
+        """Close all connections and let go of an embedded server."""
+        self._closed = True
+        if self._pool is not None:
+            await self._pool.close()
+        if self._address is not None:
+            self._address.close()
+
+    async def _take(
+        self,
+    ) -> tuple[psycopg_pool.AsyncConnectionPool[Any], psycopg.AsyncConnection[Any]]:
+        deadline = time.monotonic() + self.settings.connect_timeout
+        while True:
+            if self._pool is None or self._closed:
+                await self.open()
+                deadline = time.monotonic() + self.settings.connect_timeout
+            left = deadline - time.monotonic()
+            pool = self._pool
+            assert pool is not None  # noqa: S101
+            try:
+                return pool, await pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
+            except psycopg_pool.PoolClosed:
+                if pool is self._pool:
+                    raise closed() from None
+            except psycopg_pool.PoolTimeout:
+                await self._reopen(pool)
+                if left <= _PATIENCE:
+                    raise await self._why_not() from None
+
+    async def _reopen(self, old: psycopg_pool.AsyncConnectionPool[Any]) -> None:
+        """Start an embedded server that is gone, and follow it to a new address."""
+        async with self._changing:
+            if self._pool is old and await asyncio.to_thread(self.address.ensure):
+                self._pool = await self._new_pool(self.address)
+                await old.close(timeout=0)
+
+    async def _why_not(self) -> PenstockError:
+        try:
+            (await asyncio.to_thread(self.address.connect)).close()
+        except PenstockError as error:
+            return error
+        return pool_exhausted(self.settings)
+
+    async def _new_pool(self, address: Address) -> psycopg_pool.AsyncConnectionPool[Any]:
+        pool = psycopg_pool.AsyncConnectionPool(
+            address.dsn,
+            kwargs=address.connect_options(),
+            check=refuse_stale_async,
+            reconnect_timeout=self.settings.connect_timeout,
+            open=False,
+            **pool_options(self.settings),
+        )
+        await pool.open()
+        return pool
+
+
+def pool_options(settings: Settings) -> dict[str, Any]:
+    """Return the options that both kinds of pool share."""
+    return {
+        "min_size": 1,
+        "max_size": settings.pool_size,
+        "timeout": settings.connect_timeout,
+        "num_workers": 1,
+        "name": "penstock",
+    }
+
+
+def refuse_stale(connection: psycopg.Connection[Any]) -> None:
+    """Refuse an idle connection on which the server said something: it can only have been goodbye."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if poll.poll(0):
+        connection.close()
+        raise psycopg.OperationalError("the server closed this idle connection")
+
+
+async def refuse_stale_async(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Do the same for an asynchronous pool."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    if poll.poll(0):
+        await connection.close()
+        raise psycopg.OperationalError("the server closed this idle connection")
+
+
+@contextmanager
+def broken(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Iterator[None]:
+    """Say it clearly when the connection broke during a call."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if error.sqlstate is None and connection.broken:
+            raise Unavailable(
+                f"the connection broke during the call, and whether it took effect is unknown: {str(error).strip()}"
+            ) from error
+        raise
+
+
+def pool_exhausted(settings: Settings) -> Unavailable:
+    """Return what to raise when all connections are in use."""
+    return Unavailable(
+        f"all {settings.pool_size} connections were in use for {settings.connect_timeout:g} s; raise "
+        "PENSTOCK_POOL_SIZE, or do less in each transaction"
+    )
+
+
+def closed() -> PenstockError:
+    """Return what to raise when a closed client is used."""
+    return PenstockError("this client is closed; make a new one")

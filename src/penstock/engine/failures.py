@@ -1,0 +1,102 @@
+"""Whatever a driver raises becomes a `PenstockError` that says what to do.
+
+The engine answers with SQLSTATEs, so one table serves every driver: psycopg, asyncpg, psycopg2, and those that
+SQLAlchemy and Django wrap.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.errors import (
+    AlreadyExists,
+    InvalidInput,
+    MessageTooLarge,
+    NotFound,
+    PenstockError,
+    Retryable,
+    SetupError,
+    TimedOut,
+    Unavailable,
+)
+
+_ADVICE: dict[str, tuple[type[PenstockError], str]] = {
+    "22023": (InvalidInput, ""),
+    "23514": (InvalidInput, ""),
+    "22P02": (InvalidInput, ""),
+    "22021": (InvalidInput, ""),
+    "54000": (MessageTooLarge, ""),
+    "42704": (NotFound, ""),
+    "42710": (AlreadyExists, ""),
+    "40001": (Retryable, "Run the whole transaction again."),
+    "40P01": (Retryable, "Two transactions took partitions in opposite order. Run it again."),
+    "55P03": (
+        Retryable,
+        "Somebody's transaction has held a partition's lock too long (penstock.lock_timeout). Run it again; "
+        "`penstock doctor` names the long transactions.",
+    ),
+    "57014": (TimedOut, "It was cancelled; raise PENSTOCK_TIMEOUT if it needs longer."),
+    "25006": (SetupError, "This server is read-only: connect to the primary."),
+    "42501": (SetupError, "Ask for a role: `penstock grant producer|consumer|admin TO …`."),
+    "3F000": (SetupError, "Run `penstock migrate`."),
+    "42P01": (SetupError, "Run `penstock migrate`."),
+    "42883": (SetupError, "Run `penstock migrate`."),
+    "28P01": (SetupError, "Check the user and the password in PENSTOCK_URL."),
+    "28000": (SetupError, "Check the user in PENSTOCK_URL and the server's pg_hba.conf."),
+    "3D000": (SetupError, "Create the database, or name another one in PENSTOCK_URL."),
+    "53100": (Unavailable, "The server's disk is full."),
+    "53300": (
+        Unavailable,
+        "The server has no free connection; lower PENSTOCK_POOL_SIZE or use a pooler.",
+    ),
+}
+_CLASSES: dict[str, tuple[type[PenstockError], str]] = {
+    "08": (Unavailable, "The connection broke; the outcome of this call is unknown."),
+    "57": (Unavailable, "The server is stopping or starting; try again."),
+}
+
+
+def sqlstate_of(error: BaseException) -> str | None:
+    """Return the SQLSTATE that an error of any driver carries, wrapped or not."""
+    seen: BaseException | None = error
+    while seen is not None:
+        for attribute in ("sqlstate", "pgcode"):
+            code = getattr(seen, attribute, None)
+            if isinstance(code, str):
+                return code
+        seen = getattr(seen, "orig", None) or seen.__cause__
+    return None
+
+
+def translate(error: BaseException) -> PenstockError | None:
+    """Return what to raise for a driver's error, or None where it is not the database's doing."""
+    code = sqlstate_of(error)
+    if code is None:
+        return None
+    kind, advice = _ADVICE.get(code) or _CLASSES.get(code[:2]) or (PenstockError, "")
+    said = _primary_message(error)
+    return kind(f"{said}. {advice}" if advice else said)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Translate what the body raises."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        known = translate(error)
+        if known is None:
+            raise
+        raise known from error
+
+
+def _primary_message(error: BaseException) -> str:
+    seen: BaseException = error
+    while (inner := getattr(seen, "orig", None) or seen.__cause__) is not None:
+        seen = inner
+    diagnostics = getattr(seen, "diag", None)
+    said = getattr(diagnostics, "message_primary", None) or getattr(seen, "message", None)
+    hint = getattr(diagnostics, "message_hint", None) or getattr(seen, "hint", None)
+    text = str(said or seen).strip().rstrip(".")
+    return f"{text}. {hint.rstrip('.')}" if hint else text

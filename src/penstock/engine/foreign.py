@@ -1,0 +1,133 @@
+"""Connections that the caller already has.
+
+A push belongs in the transaction that writes the caller's own data, whoever opened it: psycopg, asyncpg, SQLAlchemy or
+Django. Each of these is recognised by what it is, and never imported here: whoever has one has imported it.
+"""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from itertools import count
+from typing import Any
+
+from penstock.engine.calls import Call
+from penstock.errors import InvalidInput
+
+Execute = Callable[[Call[Any]], list[Any]]
+AsyncExecute = Callable[[Call[Any]], Awaitable[list[Any]]]
+
+_SUPPORTED = (
+    "give a psycopg, psycopg2, SQLAlchemy or Django connection, or a SQLAlchemy session; "
+    "AsyncClient takes psycopg's and SQLAlchemy's asynchronous ones, and asyncpg's"
+)
+
+
+@contextmanager
+def transaction_on(connection: Any) -> Iterator[Execute]:
+    """Yield what runs calls in the caller's transaction.
+
+    Where the connection commits each statement by itself, the block is made one transaction.
+    """
+    match _family(connection):
+        case "psycopg":
+            with _begun(connection.transaction, connection.autocommit and _idle(connection)):
+                yield lambda call: connection.execute(call.sql, call.parameters, binary=True).fetchall()
+        case "psycopg2":
+            if connection.autocommit:
+                raise InvalidInput("this psycopg2 connection commits each statement: set autocommit = False")
+            yield lambda call: _with_cursor(connection, call)
+        case "sqlalchemy":
+            bound = connection.connection() if hasattr(connection, "get_bind") else connection
+            yield lambda call: [
+                tuple(row) for row in bound.exec_driver_sql(_style(bound, call.sql), call.parameters).fetchall()
+            ]
+        case "django":
+            from django.db import transaction
+
+            with transaction.atomic(using=connection.alias, savepoint=False):
+                yield lambda call: _with_cursor(connection, call)
+        case _:
+            raise InvalidInput(f"transaction() cannot use a {type(connection)!r}: {_SUPPORTED}")
+
+
+@asynccontextmanager
+async def async_transaction_on(connection: Any) -> AsyncIterator[AsyncExecute]:
+    """Do the same for an asynchronous connection."""
+    match _family(connection):
+        case "psycopg" if hasattr(connection, "__aenter__"):
+            if connection.autocommit and _idle(connection):
+                async with connection.transaction():
+                    yield lambda call: _psycopg(connection, call)
+            else:
+                yield lambda call: _psycopg(connection, call)
+        case "asyncpg":
+            if connection.is_in_transaction():
+                yield lambda call: _asyncpg(connection, call)
+            else:
+                async with connection.transaction():
+                    yield lambda call: _asyncpg(connection, call)
+        case "sqlalchemy" if hasattr(connection, "run_sync"):
+            bound = await connection.connection() if hasattr(connection, "get_bind") else connection
+            yield lambda call: _sqlalchemy(bound, call)
+        case _:
+            raise InvalidInput(f"transaction() cannot use a {type(connection)!r}: {_SUPPORTED}")
+
+
+def numbered(sql: str) -> str:
+    """Turn `%s` placeholders into `$1`, `$2` …"""
+    numbers = count(1)
+    return re.sub("%s", lambda _: f"${next(numbers)}", sql)
+
+
+def _family(connection: Any) -> str:
+    """Name the library that a connection comes from; a pool's or a proxy's wrapper counts as what it wraps."""
+    if hasattr(connection, "in_atomic_block") and hasattr(connection, "alias"):
+        return "django"
+    modules = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
+    for family in ("psycopg", "psycopg2", "sqlalchemy", "asyncpg"):
+        if family in modules:
+            return family
+    return "unknown"
+
+
+def _idle(connection: Any) -> bool:
+    return bool(connection.info.transaction_status.name == "IDLE")
+
+
+@contextmanager
+def _begun(begin: Callable[[], AbstractContextManager[Any]], needed: bool) -> Iterator[None]:
+    if needed:
+        with begin():
+            yield
+    else:
+        yield
+
+
+def _with_cursor(connection: Any, call: Call[Any]) -> list[Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(call.sql, call.parameters)
+        return [tuple(map(_plain, row)) for row in cursor.fetchall()]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as psycopg would: psycopg2 gives buffers for bytea."""
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def _style(connection: Any, sql: str) -> str:
+    return numbered(sql) if connection.dialect.paramstyle == "numeric_dollar" else sql
+
+
+async def _psycopg(connection: Any, call: Call[Any]) -> list[Any]:
+    cursor = await connection.execute(call.sql, call.parameters, binary=True)
+    rows: list[Any] = await cursor.fetchall()
+    return rows
+
+
+async def _asyncpg(connection: Any, call: Call[Any]) -> list[Any]:
+    return [tuple(row) for row in await connection.fetch(numbered(call.sql), *call.parameters)]
+
+
+async def _sqlalchemy(connection: Any, call: Call[Any]) -> list[Any]:
+    result = await connection.exec_driver_sql(_style(connection, call.sql), call.parameters)
+    return [tuple(row) for row in result.fetchall()]

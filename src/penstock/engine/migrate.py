@@ -1,0 +1,109 @@
+"""Brings a database's schema to the version that this code needs.
+
+Numbered migrations go forward only. All of it is one transaction under a lock, so two processes that start at once do
+it once, and a failure leaves the database as it was.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock import sql
+from penstock.engine.failures import translated
+from penstock.errors import SetupError
+
+MINIMUM_SERVER = 140000
+# Any constant will do, as long as every version of penstock uses the same.
+_LOCK = 7_298_131_264_911
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What a server says of itself: its version, whether a pooler stands before it, the schema's version."""
+
+    server_version: int
+    pooled: bool
+    schema_version: int | None
+
+
+@dataclass(frozen=True)
+class Migrated:
+    """What a migrate did."""
+
+    before: int | None
+    after: int
+    partitions: int
+    partitions_with_messages: int
+
+
+def inspect(connection: psycopg.Connection[Any]) -> ServerState:
+    """Look at a server; refuse one that is too old."""
+    with translated():
+        version, backend, exists = _row(
+            connection,
+            "SELECT current_setting('server_version_num')::integer, pg_backend_pid(), EXISTS ("
+            " SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = 'penstock' AND c.relname = 'migrations')",
+        )
+        if version < MINIMUM_SERVER:
+            raise SetupError(f"this server is PostgreSQL {version // 10000}; penstock needs 14 or later")
+        number = _row(connection, "SELECT max(number) FROM penstock.migrations")[0] if exists else None
+    # A pooler answers the handshake with a process id of its own.
+    return ServerState(version, backend != connection.info.backend_pid, number)
+
+
+def require_current(state: ServerState) -> None:
+    """Refuse a schema that is not the one this code was written for."""
+    needed = sql.version()
+    if state.schema_version is None or state.schema_version < needed:
+        raise SetupError(
+            f"the schema is at version {state.schema_version or 0} and this code needs {needed}: run `penstock migrate`"
+        )
+    if state.schema_version > needed:
+        raise SetupError(
+            f"the schema is at version {state.schema_version} and this code knows only {needed}: "
+            "upgrade penstock (pip install --upgrade penstock)"
+        )
+
+
+def migrate(connection: psycopg.Connection[Any]) -> Migrated:
+    """Apply what is missing and write functions and views anew. The connection is in autocommit mode."""
+    with translated(), connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        before = inspect(connection).schema_version
+        if before is not None and before > sql.version():
+            require_current(ServerState(MINIMUM_SERVER, False, before))
+        for step in sql.migrations():
+            if step.number > (before or 0):
+                _script(connection, step.sql)
+                connection.execute(
+                    "INSERT INTO penstock.migrations (number, name) VALUES (%s, %s)",
+                    (step.number, step.name),
+                )
+        _script(connection, sql.repeatable())
+        partitions, with_messages = _row(
+            connection,
+            "SELECT (SELECT count(*) FROM penstock.partitions), (SELECT count(*) FROM penstock.partition_lookup)",
+        )
+    return Migrated(before, sql.version(), partitions, with_messages)
+
+
+def grant(connection: psycopg.Connection[Any], role: str, to: str) -> None:
+    """Make the three roles where they are missing and give one of them to a database user."""
+    with translated(), connection.transaction():
+        _script(connection, sql.roles())
+        connection.execute(
+            psycopg.sql.SQL("GRANT {} TO {}").format(
+                psycopg.sql.Identifier(f"penstock_{role}"), psycopg.sql.Identifier(to)
+            )
+        )
+
+
+def _script(connection: psycopg.Connection[Any], text: str) -> None:
+    """Run several statements; without parameters they go to the server as they are."""
+    connection.execute(text.encode())
+
+
+def _row(connection: psycopg.Connection[Any], query: str) -> Any:
+    return connection.execute(query.encode()).fetchone()

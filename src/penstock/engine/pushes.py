@@ -1,0 +1,106 @@
+"""What a caller wants pushed, made ready for one call.
+
+Callers give one value, a list, or messages with keys and partitions of their own; the engine wants packed segments
+per partition. This is the way from the one to the other.
+"""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from penstock.engine.calls import Place
+from penstock.engine.messages import Message, StoredMessage, encode
+from penstock.engine.packing import Segment, pack
+from penstock.errors import InvalidInput
+
+
+def gather(
+    given: Any,
+    partition: str | None = None,
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> list[Message]:
+    """Return what `push` was given as messages of bytes; what a message says itself comes first.
+
+    Values are encoded here, so that a bad one is refused, and a mutable one is taken, when it is given.
+    """
+    items = given if isinstance(given, list | tuple) else [given]
+    if not items:
+        raise InvalidInput("an empty push: give at least one message")
+    return [_message(item, partition, key, headers) for item in items]
+
+
+def gather_many(given: Iterable[tuple[str, Any] | Message]) -> list[Message]:
+    """Return what `push_many` was given as messages: (partition, message) pairs, or messages."""
+    return gather([_pair(item) for item in given])
+
+
+def place(queue: str, messages: Sequence[Message], spread: int) -> dict[Place, list[Message]]:
+    """Sort messages by partition, in the order of first appearance.
+
+    Those with neither a partition nor a key stay together: a batch is one segment.
+    """
+    # Not for secrets: any of the partitions will do.
+    keyless = str(random.randrange(spread))  # noqa: S311
+    placed: dict[Place, list[Message]] = {}
+    for message in messages:
+        partition = message.partition
+        if partition is None:
+            partition = keyless if message.key is None else partition_for_key(message.key, spread)
+        placed.setdefault(Place(queue, partition), []).append(message)
+    return placed
+
+
+def pack_places(placed: Mapping[Place, Sequence[Message]]) -> list[tuple[Place, Segment]]:
+    """Pack each partition's messages."""
+    return [(where, segment) for where, messages in placed.items() for segment in pack(messages)]
+
+
+def needs_spread(messages: Iterable[Message]) -> bool:
+    """Say whether the queue's `spread` decides where a message goes."""
+    return any(message.partition is None for message in messages)
+
+
+def partition_for_key(key: str, spread: int) -> str:
+    """Pick the partition of a key, as the SQL function of this name does."""
+    if not isinstance(key, str) or not key:
+        raise InvalidInput(f"a key must be a text of at least one character, and {key!r} is not")
+    digest = sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return str(int.from_bytes(digest[:4], "big") % spread)
+
+
+def only_place(placed: Mapping[Place, object]) -> None:
+    """Refuse a `push` whose messages go to several partitions: its result has room for one."""
+    if len(placed) > 1:
+        raise InvalidInput(
+            f"the keys of these messages pick {len(placed)} partitions; use push_many, which returns a result for each"
+        )
+
+
+def _pair(item: Any) -> Message:
+    match item:
+        case Message() | StoredMessage():
+            return _message(item, None, None, None)
+        case (str() as partition, message):
+            return msgspec.structs.replace(_message(message, None, None, None), partition=partition)
+        case _:
+            raise InvalidInput(f"push_many takes (partition, message) pairs or Messages, not {item!r}")
+
+
+def _message(item: Any, partition: str | None, key: str | None, headers: Mapping[str, str] | None) -> Message:
+    match item:
+        case Message():
+            return Message(
+                encode(item.value),
+                key if item.key is None else item.key,
+                headers if item.headers is None else item.headers,
+                partition if item.partition is None else item.partition,
+            )
+        case StoredMessage():
+            # Pushed on to another queue: its place there is its own.
+            return Message(item.value, key or item.key, headers or item.headers, partition)
+        case _:
+            return Message(encode(item), key, headers, partition)

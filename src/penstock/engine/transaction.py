@@ -1,0 +1,112 @@
+"""Pushes that commit together with the caller's own writes.
+
+A push locks its partition until the transaction ends. So a transaction gathers its pushes and writes them at the end
+of the block, all in one call and in a fixed order: the locks are held for a moment only, and two transactions that push
+to the same partitions cannot deadlock.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from penstock.engine import calls, pushes
+from penstock.engine.calls import Call, Place
+from penstock.engine.messages import Message, PushResult
+from penstock.errors import PenstockError
+
+
+class PendingPush:
+    """A push that is written when its transaction's block ends."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self.messages = messages
+        self._results: list[PushResult] | None = None
+
+    @property
+    def results(self) -> list[PushResult]:
+        """Where the messages went, one result per partition; known after the block."""
+        if self._results is None:
+            raise PenstockError("a transaction's pushes are written when its block ends: look after it")
+        return self._results
+
+    @property
+    def result(self) -> PushResult:
+        """Where the messages went; for a push to one partition."""
+        only = self.results
+        if len(only) != 1:
+            raise PenstockError(f"these messages went to {len(only)} partitions; look at .results")
+        return only[0]
+
+    def settle(self, results: list[PushResult]) -> None:
+        """Take note of where the messages went."""
+        self._results = results
+
+
+class Gathered:
+    """The pushes of one transaction, until they are written."""
+
+    def __init__(self) -> None:
+        self._pending: list[tuple[str, PendingPush]] = []
+        self._ended = False
+
+    def add(self, queue: str, messages: list[Message]) -> PendingPush:
+        """Take a push."""
+        if self._ended:
+            raise PenstockError("this transaction's block has ended; begin a new one")
+        calls.names(queue)
+        pending = PendingPush(messages)
+        self._pending.append((queue, pending))
+        return pending
+
+    def queues_to_spread(self) -> set[str]:
+        """Return the queues whose `spread` decides where a message goes."""
+        return {queue for queue, push in self._pending if pushes.needs_spread(push.messages)}
+
+    def write(self, spreads: Mapping[str, int]) -> Call[None] | None:
+        """Return the one call that writes everything, or None when there is nothing to write."""
+        self._ended = True
+        if not self._pending:
+            return None
+        placed = [(push, pushes.place(queue, push.messages, spreads.get(queue, 1))) for queue, push in self._pending]
+        merged: dict[Place, list[Message]] = {}
+        for _, places in placed:
+            for place, messages in places.items():
+                merged.setdefault(place, []).extend(messages)
+        call = calls.push(pushes.pack_places(dict(sorted(merged.items()))))
+
+        def parse(rows: Any) -> None:
+            begun = {Place(result.queue, result.partition): result for result in call.parse(rows)}
+            taken = dict.fromkeys(begun, 0)
+            for push, places in placed:
+                results = []
+                for place, messages in places.items():
+                    whole = begun[place]
+                    first = whole.first_offset + taken[place]
+                    taken[place] += len(messages)
+                    results.append(PushResult(*place, whole.partition_id, first, len(messages), whole.timestamp))
+                push.settle(results)
+
+        return Call(call.sql, call.parameters, parse)
+
+
+class Transaction:
+    """A transaction with the caller's own SQL on `connection`, and pushes."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.gathered = Gathered()
+
+    def push(
+        self,
+        queue: str,
+        message_or_list: Any,
+        *,
+        partition: str | None = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> PendingPush:
+        """Push when the block ends; the arguments are those of `Client.push`."""
+        return self.gathered.add(queue, pushes.gather(message_or_list, partition, key, headers))
+
+    def push_many(self, queue: str, messages: Iterable[tuple[str, Any] | Message]) -> PendingPush:
+        """Push to many partitions when the block ends; the arguments are those of `Client.push_many`."""
+        return self.gathered.add(queue, pushes.gather_many(messages))

@@ -1,0 +1,53 @@
+"""The one hierarchy of errors.
+
+Whatever penstock raises is a `PenstockError`. Each child answers one question of the caller: is it my
+input, my set-up, or a moment to try again? The message always says what to do next.
+"""
+
+
+class PenstockError(Exception):
+    """The parent of all that penstock raises."""
+
+
+class InvalidInput(PenstockError, ValueError):
+    """The caller's input cannot be taken; nothing was changed."""
+
+
+class MessageTooLarge(InvalidInput):
+    """A message is over its queue's `max_message_bytes`; nothing was changed."""
+
+
+class AlreadyExists(InvalidInput):
+    """What was to be created is there already; nothing was changed."""
+
+
+class NotFound(PenstockError, LookupError):
+    """The queue, partition or message that was named does not exist."""
+
+
+class Retryable(PenstockError):
+    """Nothing was changed and the same call may succeed: a lock timeout, a deadlock, a stale snapshot."""
+
+
+class Unavailable(PenstockError, ConnectionError):
+    """The database cannot be reached, or went away during the call."""
+
+
+class TimedOut(Unavailable, TimeoutError):
+    """The call did not finish in time."""
+
+
+class SetupError(PenstockError):
+    """The installation, a setting, the schema or a permission is not what penstock needs."""
+
+
+class MissingExtra(SetupError, ImportError):
+    """A part of penstock was asked for whose packages are not installed."""
+
+    def __init__(self, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs more packages: pip install 'penstock[{extra}]'")
+        self.extra = extra
+
+
+class EmbeddedError(SetupError):
+    """The embedded services could not be started, reached or stopped."""

@@ -1,0 +1,113 @@
+"""The one settings object.
+
+Every setting has a flag or an argument, a `PENSTOCK_*` environment variable and a default, in that order of
+precedence. `penstock config` prints what came of it, so a value always knows where it came from.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import SetupError
+
+
+def default_home() -> Path:
+    """Return where embedded services live when `PENSTOCK_HOME` is not set.
+
+    Root's own home is closed to the unprivileged user that PostgreSQL runs as, so root uses /var/lib.
+    """
+    if os.name == "posix" and os.geteuid() == 0:
+        return Path("/var/lib/penstock")
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "penstock"
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError("must be a number of seconds above 0")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("must be a whole number above 0")
+    return value
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a setting is called, what it means, and how its text is read."""
+
+    name: str
+    help: str
+    parse: Callable[[str], object]
+    default: Callable[[], object]
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"PENSTOCK_{self.name.upper()}"
+
+
+OPTIONS = (
+    Option(
+        "url",
+        "postgresql://… (a database) or http(s)://… (a gateway); unset means embedded",
+        str,
+        lambda: None,
+    ),
+    Option("home", "folder of the embedded services", lambda t: Path(t).expanduser(), default_home),
+    Option("timeout", "seconds that one call may take", _seconds, lambda: 30.0),
+    Option("connect_timeout", "seconds to wait for a connection", _seconds, lambda: 10.0),
+    Option("pool_size", "connections that one client may hold", _count, lambda: 8),
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One effective value and its source: `argument`, an environment variable's name, or `default`."""
+
+    option: Option
+    value: object
+    source: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The effective settings of one client or command."""
+
+    url: str | None
+    home: Path
+    timeout: float
+    connect_timeout: float
+    pool_size: int
+    origins: tuple[Setting, ...]
+
+
+def resolve(arguments: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings that hold: arguments that are not None, then the environment, then defaults."""
+    given = arguments or {}
+    environment = os.environ if environ is None else environ
+    origins = tuple(_resolve(option, given, environment) for option in OPTIONS)
+    values = {setting.option.name: setting.value for setting in origins}
+    return Settings(**values, origins=origins)  # type: ignore[arg-type]
+
+
+def _resolve(option: Option, given: Mapping[str, object], environ: Mapping[str, str]) -> Setting:
+    argument = given.get(option.name)
+    if argument is not None:
+        return Setting(option, _parse(option, str(argument), f"argument {option.name}"), "argument")
+    text = environ.get(option.variable)
+    if text:
+        return Setting(option, _parse(option, text, option.variable), option.variable)
+    return Setting(option, option.default(), "default")
+
+
+def _parse(option: Option, text: str, place: str) -> object:
+    try:
+        return option.parse(text)
+    except ValueError as error:
+        raise SetupError(f"{place}={text!r} cannot be used: {error}. It is: {option.help}.") from None

@@ -1,0 +1,72 @@
+-- penstock.append_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
+--
+-- Numbers segments and writes them. The caller holds the locks of all the partitions and calls this in a
+-- statement of its own, so that the newest segment seen here is the newest there is. Offsets are worked out on
+-- the counts alone: the payload goes from the arguments to the table and through no sort.
+--
+-- Parameters: targets - a partition id per segment; the others as in push_segments.
+-- Returns: one row per segment, in the order given. Times never go back within a partition.
+-- Calls: require_packed, packed_bytes, compresses. Tables: queues, partitions (read), segments (insert).
+CREATE OR REPLACE FUNCTION penstock.append_segments(
+    targets     bigint[],
+    counts      integer[],
+    bodies      bytea[],
+    ends        bytea[],
+    keys        bytea[],
+    key_ends    bytea[],
+    headers     bytea[],
+    header_ends bytea[]
+)
+RETURNS TABLE (partition_id bigint, first_offset bigint, message_count integer, created_at timestamptz)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    now_here   timestamptz := clock_timestamp();
+    offsets    bigint[];
+    times      timestamptz[];
+    compressed boolean[];
+BEGIN
+    SELECT
+        array_agg(coalesce(newest.head, 0) + s.before ORDER BY s.position),
+        array_agg(greatest(now_here, newest.created_at) ORDER BY s.position),
+        array_agg(penstock.compresses(q.settings ->> 'compression') ORDER BY s.position)
+    INTO offsets, times, compressed
+    FROM (
+        SELECT u.target, u.position, sum(u.count) OVER (PARTITION BY u.target ORDER BY u.position) - u.count AS before
+        FROM unnest(targets, counts) WITH ORDINALITY u (target, count, position)
+    ) s
+    JOIN penstock.partitions p ON p.partition_id = s.target
+    JOIN penstock.queues q ON q.queue_id = p.queue_id
+    LEFT JOIN LATERAL (
+        SELECT g.base_offset + g.count AS head, g.created_at
+        FROM penstock.segments g
+        WHERE g.partition_id = s.target
+        ORDER BY g.base_offset DESC
+        LIMIT 1
+    ) newest ON true;
+
+    PERFORM penstock.require_packed(
+        q.name, (q.settings ->> 'max_message_bytes')::integer,
+        s.count, s.body, s.ends, s.keys, s.key_ends, s.headers, s.header_ends
+    )
+    FROM unnest(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
+        s (target, count, body, ends, keys, key_ends, headers, header_ends)
+    JOIN penstock.partitions p ON p.partition_id = s.target
+    JOIN penstock.queues q ON q.queue_id = p.queue_id;
+
+    INSERT INTO penstock.segments (
+        partition_id, base_offset, created_at, count, bytes,
+        body, body_compressed, ends, keys, key_ends, headers, header_ends
+    )
+    SELECT
+        s.target, s.base_offset, s.created_at, s.count, penstock.packed_bytes(s.body, s.keys, s.headers),
+        CASE WHEN NOT s.compressed THEN s.body END, CASE WHEN s.compressed THEN s.body END,
+        s.ends, s.keys, s.key_ends, s.headers, s.header_ends
+    FROM unnest(
+        targets, offsets, times, counts, compressed, bodies, ends, keys, key_ends, headers, header_ends
+    ) s (
+        target, base_offset, created_at, count, compressed, body, ends, keys, key_ends, headers, header_ends
+    );
+    RETURN QUERY SELECT * FROM unnest(targets, offsets, counts, times);
+END
+$$;

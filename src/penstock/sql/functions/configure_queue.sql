@@ -1,0 +1,27 @@
+-- penstock.configure_queue(queue_name, changes, description)
+--
+-- Changes a queue's settings, creating the queue on first use. Takes effect with the next push, pop or sweep.
+--
+-- Parameters: changes - settings to set; JSON null sets one back to its default; description - null keeps it.
+-- Returns: all settings as they now hold.
+-- Calls: ensure_queue, checked_config. Tables: queues (update).
+CREATE OR REPLACE FUNCTION penstock.configure_queue(
+    queue_name text, changes jsonb DEFAULT '{}', description text DEFAULT NULL
+)
+RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    effective jsonb;
+BEGIN
+    PERFORM penstock.require_names(queue_name);
+    INSERT INTO penstock.queues (name) VALUES (queue_name) ON CONFLICT DO NOTHING;
+    UPDATE penstock.queues q
+    SET config = penstock.checked_config(q.config, changes),
+        description = coalesce(configure_queue.description, q.description)
+    WHERE q.name = queue_name
+    RETURNING q.settings INTO effective;
+    RETURN effective;
+END
+$$;

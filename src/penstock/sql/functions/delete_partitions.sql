@@ -1,0 +1,23 @@
+-- penstock.delete_partitions(targets)
+--
+-- Deletes partitions with all that belongs to them. The one place that knows what belongs to a partition.
+--
+-- Parameters: targets - partition ids.
+-- Returns: how many messages went with them.
+-- Calls: partition_span. Tables: partitions (lock, delete), segments (delete).
+CREATE OR REPLACE FUNCTION penstock.delete_partitions(targets bigint[])
+RETURNS bigint
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    messages bigint;
+BEGIN
+    PERFORM 1 FROM penstock.partitions p WHERE p.partition_id = ANY (targets) ORDER BY p.partition_id FOR UPDATE;
+    SELECT coalesce(sum(s.head_offset - s.floor_offset), 0) INTO messages
+    FROM unnest(targets) t (partition_id)
+    CROSS JOIN LATERAL penstock.partition_span(t.partition_id) s;
+    DELETE FROM penstock.segments s WHERE s.partition_id = ANY (targets);
+    DELETE FROM penstock.partitions p WHERE p.partition_id = ANY (targets);
+    RETURN messages;
+END
+$$;

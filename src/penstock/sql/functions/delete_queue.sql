@@ -1,0 +1,30 @@
+-- penstock.delete_queue(queue_name)
+--
+-- Deletes a queue with its partitions and messages. Waits for pushes that are under way, at most
+-- `penstock.lock_timeout`. A later push creates it anew.
+--
+-- Parameters: queue_name.
+-- Returns: how many messages went with it; raises undefined_object when there is no such queue.
+-- Calls: find_queue, delete_partitions. Tables: queues (delete).
+CREATE OR REPLACE FUNCTION penstock.delete_queue(queue_name text)
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+AS $$
+DECLARE
+    queue    integer := penstock.find_queue(queue_name);
+    messages bigint;
+BEGIN
+    IF current_setting('penstock.lock_timeout', true) <> '' THEN
+        PERFORM set_config('lock_timeout', current_setting('penstock.lock_timeout'), true);
+    END IF;
+    -- Against a partition that is being made for this queue right now.
+    PERFORM pg_advisory_xact_lock(penstock.queue_lock_class(), queue);
+    messages := penstock.delete_partitions(
+        ARRAY(SELECT p.partition_id FROM penstock.partitions p WHERE p.queue_id = queue)
+    );
+    DELETE FROM penstock.queues q WHERE q.queue_id = queue;
+    RETURN messages;
+END
+$$;

@@ -1,0 +1,57 @@
+-- penstock.maintain(after_partition, max_partitions, min_segments)
+--
+-- Looks after a chunk of partitions: drops what retention says and merges small segments. Call it again with the
+-- returned position until that is null; each call is one short transaction and blocks no push. One caller works
+-- at a time; another one gets no row.
+--
+-- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - how many to visit.
+-- Returns: what was done, and where to go on.
+-- Calls: retain_partition, merge_segments. Tables: queues, partitions (read).
+CREATE OR REPLACE FUNCTION penstock.maintain(
+    after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000, min_segments integer DEFAULT 64
+)
+RETURNS TABLE (
+    visited integer, dropped_segments bigint, dropped_messages bigint, merged_segments bigint, next_partition bigint
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    place   record;
+    dropped record;
+    merged  integer;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), 0) THEN
+        RETURN;
+    END IF;
+    visited := 0;
+    dropped_segments := 0;
+    dropped_messages := 0;
+    merged_segments := 0;
+    FOR place IN
+        SELECT p.partition_id, q.settings
+        FROM penstock.partitions p
+        JOIN penstock.queues q ON q.queue_id = p.queue_id
+        WHERE p.partition_id > after_partition
+        ORDER BY p.partition_id
+        LIMIT max_partitions
+    LOOP
+        visited := visited + 1;
+        next_partition := place.partition_id;
+        IF place.settings ->> 'retention_time' IS NOT NULL OR place.settings ->> 'retention_bytes' IS NOT NULL THEN
+            SELECT * INTO dropped FROM penstock.retain_partition(place.partition_id, place.settings, 1000);
+            dropped_segments := dropped_segments + dropped.dropped_segments;
+            dropped_messages := dropped_messages + dropped.dropped_messages;
+        END IF;
+        LOOP
+            merged := penstock.merge_segments(place.partition_id, min_segments);
+            merged_segments := merged_segments + merged;
+            EXIT WHEN merged = 0;
+        END LOOP;
+    END LOOP;
+    IF visited < max_partitions THEN
+        next_partition := NULL;
+    END IF;
+    RETURN NEXT;
+END
+$$;

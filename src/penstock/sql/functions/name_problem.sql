@@ -1,0 +1,20 @@
+-- penstock.name_problem(name)
+--
+-- Says what is wrong with the name of a queue or a partition.
+--
+-- Parameters: name - 1 to 255 bytes without control characters; '*' alone means "any" and names nothing.
+-- Returns: the problem as a sentence that says what to do, or null.
+-- Calls: nothing. Tables: none.
+CREATE OR REPLACE FUNCTION penstock.name_problem(name text)
+RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE
+        WHEN name IS NULL THEN 'a name is missing'
+        WHEN octet_length(name) NOT BETWEEN 1 AND 255 THEN
+            format('a name must have 1 to 255 bytes and this one has %s', octet_length(name))
+        WHEN name ~ '[[:cntrl:]]' THEN
+            format('a name must have no control characters and %s has some', to_json(name))
+        WHEN name = '*' THEN 'the name "*" means any partition and cannot be given to one'
+    END
+$$;

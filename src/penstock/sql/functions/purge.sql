@@ -1,0 +1,28 @@
+-- penstock.purge(queue_name, partition_name)
+--
+-- Drops all messages of a queue or of one partition. Offsets go on where they were: nothing is numbered twice.
+-- Pushes are not blocked, and what they add meanwhile stays.
+--
+-- Parameters: partition_name - null for all partitions of the queue.
+-- Returns: how many messages were dropped.
+-- Calls: find_queue, find_partition, partition_span, drop_below. Tables: partitions (read).
+CREATE OR REPLACE FUNCTION penstock.purge(queue_name text, partition_name text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    queue  integer := penstock.find_queue(queue_name);
+    wanted bigint := CASE
+        WHEN partition_name IS NOT NULL THEN penstock.find_partition(queue_name, partition_name)
+    END;
+BEGIN
+    RETURN (
+        SELECT coalesce(sum(d.dropped_messages), 0)::bigint
+        FROM penstock.partitions p
+        CROSS JOIN LATERAL penstock.partition_span(p.partition_id) s
+        CROSS JOIN LATERAL penstock.drop_below(p.partition_id, s.head_offset, NULL) d
+        WHERE p.queue_id = queue AND (wanted IS NULL OR p.partition_id = wanted)
+    );
+END
+$$;

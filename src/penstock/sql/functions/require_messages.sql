@@ -1,0 +1,32 @@
+-- penstock.require_messages(messages, keys, headers)
+--
+-- Refuses messages that push cannot take, before anything is written.
+--
+-- Parameters: as in push.
+-- Returns: nothing; raises invalid_parameter_value.
+-- Calls: nothing. Tables: none.
+CREATE OR REPLACE FUNCTION penstock.require_messages(messages bytea[], keys text[], headers jsonb[])
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $$
+DECLARE
+    problem text := CASE
+        WHEN coalesce(cardinality(messages), 0) = 0 THEN 'an empty push: give at least one message'
+        WHEN array_position(messages, NULL) IS NOT NULL THEN
+            format('message %s is null: a message must have a value', array_position(messages, NULL))
+        WHEN cardinality(keys) <> cardinality(messages) OR cardinality(headers) <> cardinality(messages) THEN
+            format('%s messages need as many keys and headers, or none', cardinality(messages))
+        WHEN array_position(keys, '') IS NOT NULL THEN
+            format('the key of message %s is empty: give it a character or leave it out', array_position(keys, ''))
+        WHEN EXISTS (
+            SELECT 1 FROM unnest(headers) h
+            WHERE jsonb_typeof(h) <> 'object'
+               OR EXISTS (SELECT 1 FROM jsonb_each(h) e WHERE jsonb_typeof(e.value) <> 'string')
+        ) THEN 'headers must be JSON objects whose values are strings'
+    END;
+BEGIN
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END
+$$;

@@ -1,0 +1,53 @@
+-- penstock.require_packed(queue_name, allowed, count, body, ends, keys, key_ends, headers, header_ends)
+--
+-- Refuses a segment whose packing is broken or that holds a message over the queue's limit. Works per segment;
+-- only a segment that is over the limit as a whole can hold a message that is, and only that one is looked into.
+--
+-- Parameters: the queue and its max_message_bytes, then the packed columns.
+-- Returns: nothing; raises invalid_parameter_value or program_limit_exceeded.
+-- Calls: int32_at. Tables: none.
+CREATE OR REPLACE FUNCTION penstock.require_packed(
+    queue_name  text,
+    allowed     integer,
+    count       integer,
+    body        bytea,
+    ends        bytea,
+    keys        bytea,
+    key_ends    bytea,
+    headers     bytea,
+    header_ends bytea
+)
+RETURNS void
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $$
+DECLARE
+    longest integer;
+BEGIN
+    IF count IS NULL OR count < 1 OR count > 1000000 THEN
+        RAISE EXCEPTION 'a segment must have 1 to 1000000 messages and this one has %', coalesce(count, 0)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF body IS NULL OR ends IS NULL
+       OR octet_length(ends) <> 4 * count OR penstock.int32_at(ends, count - 1) <> octet_length(body)
+       OR (keys IS NULL) <> (key_ends IS NULL)
+       OR octet_length(key_ends) <> 4 * count OR penstock.int32_at(key_ends, count - 1) <> octet_length(keys)
+       OR (headers IS NULL) <> (header_ends IS NULL)
+       OR octet_length(header_ends) <> 4 * count
+       OR penstock.int32_at(header_ends, count - 1) <> octet_length(headers)
+    THEN
+        RAISE EXCEPTION 'a packed column of % messages needs % bytes of ends, the last of them the column''s length',
+            count, 4 * count
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF octet_length(body) > allowed THEN
+        SELECT max(penstock.int32_at(ends, i) - penstock.int32_at(ends, i - 1)) INTO longest
+        FROM generate_series(0, count - 1) i;
+        IF longest > allowed THEN
+            RAISE EXCEPTION 'a message of % bytes is over the limit of queue "%", which is % bytes',
+                longest, queue_name, allowed
+                USING ERRCODE = 'program_limit_exceeded',
+                      HINT = 'Raise the queue''s max_message_bytes, or push a reference to the data.';
+        END IF;
+    END IF;
+END
+$$;

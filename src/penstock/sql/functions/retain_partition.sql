@@ -1,0 +1,40 @@
+-- penstock.retain_partition(partition_id, settings, max_segments)
+--
+-- Drops what a queue's retention says: whole segments older than retention_time, and the oldest ones of a
+-- partition that holds more than retention_bytes. At most max_segments a call, so that no transaction is long.
+--
+-- Parameters: settings - the queue's; max_segments - how many at most.
+-- Returns: how many segments and messages were dropped.
+-- Calls: drop_below. Tables: segments (read).
+CREATE OR REPLACE FUNCTION penstock.retain_partition(
+    partition_id bigint, settings jsonb, max_segments integer,
+    OUT dropped_segments bigint, OUT dropped_messages bigint
+)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    oldest timestamptz := clock_timestamp() - make_interval(secs => (settings ->> 'retention_time')::numeric::float8);
+    cutoff bigint;
+BEGIN
+    -- Times never go back, so the segments that are too old are the first ones.
+    SELECT max(s.base_offset + s.count) INTO cutoff
+    FROM (
+        SELECT s.base_offset, s.count, s.created_at FROM penstock.segments s
+        WHERE s.partition_id = retain_partition.partition_id
+        ORDER BY s.base_offset
+        LIMIT max_segments
+    ) s
+    WHERE s.created_at < oldest;
+    IF settings ->> 'retention_bytes' IS NOT NULL THEN
+        SELECT greatest(cutoff, max(s.base_offset + s.count)) INTO cutoff
+        FROM (
+            SELECT s.base_offset, s.count, sum(s.bytes) OVER (ORDER BY s.base_offset DESC) AS held
+            FROM penstock.segments s
+            WHERE s.partition_id = retain_partition.partition_id
+        ) s
+        WHERE s.held > (settings ->> 'retention_bytes')::bigint;
+    END IF;
+    SELECT d.dropped_segments, d.dropped_messages INTO dropped_segments, dropped_messages
+    FROM penstock.drop_below(partition_id, coalesce(cutoff, 0), max_segments) d;
+END
+$$;

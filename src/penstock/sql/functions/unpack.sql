@@ -1,0 +1,53 @@
+-- penstock.unpack(partition_id, base_offset, count, created_at, run_skip, run_counts, run_times, …)
+--
+-- Turns a slice, as segment_slices returns it, into a row per message: for psql and the views. The clients unpack
+-- by themselves.
+--
+-- Parameters: the columns of a slice, and the partition it belongs to.
+-- Returns: a row per message.
+-- Calls: int32_at, time_in_runs, message_id. Tables: none.
+CREATE OR REPLACE FUNCTION penstock.unpack(
+    partition_id bigint, base_offset bigint, count integer, created_at timestamptz,
+    run_skip integer, run_counts integer[], run_times timestamptz[],
+    body_start integer, body bytea, ends bytea,
+    key_start integer, keys bytea, key_ends bytea,
+    header_start integer, headers bytea, header_ends bytea
+)
+RETURNS TABLE (
+    id uuid, message_offset bigint, message_key text, payload bytea, message_headers jsonb, message_time timestamptz
+)
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $$
+DECLARE
+    -- Assigned, and so fetched from storage and decompressed once: a slice of the argument would do it per message.
+    all_values  bytea := body || ''::bytea;
+    all_keys    bytea := keys || ''::bytea;
+    all_headers bytea := headers || ''::bytea;
+    value_from  integer := body_start;
+    value_to    integer;
+    key_from    integer := key_start;
+    key_to      integer;
+    header_from integer := header_start;
+    header_to   integer;
+BEGIN
+    FOR i IN 0 .. count - 1 LOOP
+        value_to := penstock.int32_at(ends, i);
+        key_to := penstock.int32_at(key_ends, i);
+        header_to := penstock.int32_at(header_ends, i);
+        message_offset := base_offset + i;
+        payload := substring(all_values FROM value_from - body_start + 1 FOR value_to - value_from);
+        message_key := CASE WHEN key_to > key_from THEN
+            convert_from(substring(all_keys FROM key_from - key_start + 1 FOR key_to - key_from), 'UTF8') END;
+        message_headers := CASE WHEN header_to > header_from THEN
+            convert_from(
+                substring(all_headers FROM header_from - header_start + 1 FOR header_to - header_from), 'UTF8'
+            )::jsonb END;
+        message_time := penstock.time_in_runs(created_at, run_counts, run_times, run_skip + i);
+        id := penstock.message_id(partition_id, message_offset, message_time);
+        RETURN NEXT;
+        value_from := value_to;
+        key_from := key_to;
+        header_from := header_to;
+    END LOOP;
+END
+$$;

@@ -1,0 +1,34 @@
+-- The three roles of least privilege. Tables are never granted: the functions are the way in, and they check.
+DO $$
+DECLARE
+    role text;
+BEGIN
+    FOREACH role IN ARRAY ARRAY['penstock_producer', 'penstock_consumer', 'penstock_admin'] LOOP
+        IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles r WHERE r.rolname = role) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', role);
+        END IF;
+        EXECUTE format('GRANT USAGE ON SCHEMA penstock TO %I', role);
+        EXECUTE format('GRANT SELECT ON penstock.migrations TO %I', role);
+    END LOOP;
+END
+$$;
+
+-- Producers push, and see where to.
+GRANT EXECUTE ON FUNCTION
+    penstock.push, penstock.push_json, penstock.push_segment, penstock.push_segments,
+    penstock.queue_spread, penstock.message_id, penstock.message_address, penstock.settings
+TO penstock_producer;
+
+-- Consumers read, and see what there is.
+GRANT EXECUTE ON FUNCTION
+    penstock.read, penstock.read_segments, penstock.get, penstock.get_segment,
+    penstock.list_queues, penstock.list_partitions, penstock.message_id, penstock.message_address, penstock.settings
+TO penstock_consumer;
+GRANT SELECT ON penstock.messages, penstock.partition_lookup, penstock.log_counter TO penstock_consumer;
+
+-- Admins do both, and all that changes or removes.
+GRANT penstock_producer, penstock_consumer TO penstock_admin;
+GRANT EXECUTE ON FUNCTION
+    penstock.create_queue, penstock.create_partition, penstock.configure_queue, penstock.configure_partition,
+    penstock.purge, penstock.delete_queue, penstock.delete_partition, penstock.maintain
+TO penstock_admin;
