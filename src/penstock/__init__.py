@@ -11,6 +11,7 @@ from penstock.errors import (
     AlreadyExists,
     EmbeddedError,
     InvalidInput,
+    LeaseLost,
     MessageTooLarge,
     MissingExtra,
     NotFound,
@@ -23,16 +24,22 @@ from penstock.errors import (
 
 if TYPE_CHECKING:
     from penstock.engine.async_client import AsyncClient
+    from penstock.engine.batch import AsyncBatch, Batch
     from penstock.engine.calls import PartitionInfo, QueueInfo
     from penstock.engine.client import Client
+    from penstock.engine.group_calls import DeadLetter, GroupInfo
     from penstock.engine.messages import Message, PushResult, StoredMessage
     from penstock.engine.transaction import PendingPush, Transaction
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AsyncBatch": "penstock.engine.batch",
     "AsyncClient": "penstock.engine.async_client",
+    "Batch": "penstock.engine.batch",
     "Client": "penstock.engine.client",
+    "DeadLetter": "penstock.engine.group_calls",
+    "GroupInfo": "penstock.engine.group_calls",
     "Message": "penstock.engine.messages",
     "PartitionInfo": "penstock.engine.calls",
     "PendingPush": "penstock.engine.transaction",
@@ -44,10 +51,15 @@ _HOMES = {
 
 __all__ = [
     "AlreadyExists",
+    "AsyncBatch",
     "AsyncClient",
+    "Batch",
     "Client",
+    "DeadLetter",
     "EmbeddedError",
+    "GroupInfo",
     "InvalidInput",
+    "LeaseLost",
     "Message",
     "MessageTooLarge",
     "MissingExtra",

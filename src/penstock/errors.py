@@ -25,6 +25,10 @@ class NotFound(PenstockError, LookupError):
     """The queue, partition or message that was named does not exist."""
 
 
+class LeaseLost(PenstockError):
+    """A claim's lease has expired or is another consumer's; nothing was changed, and the messages come again."""
+
+
 class Retryable(PenstockError):
     """Nothing was changed and the same call may succeed: a lock timeout, a deadlock, a stale snapshot."""
 

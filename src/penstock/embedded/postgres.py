@@ -137,7 +137,6 @@ class Server:
             self.account.give(secret)
             self.account.give(work)
             initdb = [self.binaries.program("initdb"), "-D", str(data), "-U", USER, "-E", "UTF8"]
-            # The password is random: a slow hash would protect nothing and cost every connection.
             access = ["--auth=scram-sha-256", f"--pwfile={secret}"]
             self._run([*initdb, *access, "--locale=C"])
             single = [self.binaries.program("postgres"), "--single", "-D", str(data)]

@@ -4,10 +4,9 @@ An address is a PostgreSQL DSN or, with none given, the embedded server of a hom
 the same for both.
 """
 
-from contextlib import suppress
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -20,6 +19,8 @@ from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from penstock.embedded import Instance
+
+_LOGIN = re.compile(r"(://[^:/?#@]*):.*@", re.DOTALL)
 
 
 @dataclass
@@ -82,21 +83,19 @@ def open_address(settings: Settings, *, check_schema: bool = True) -> Address:
 
 
 def redact(dsn: str) -> str:
-    """Return a DSN that may be shown: without its password."""
-    if "://" in dsn:
-        parts = urlsplit(dsn)
-        if parts.password is not None:
-            login = f"{parts.username or ''}:***@"
-            host = parts.netloc.rpartition("@")[2]
-            dsn = parts._replace(netloc=login + host).geturl()
-        if "password=" not in dsn:
-            return dsn
-    with suppress(psycopg.ProgrammingError):
-        values = conninfo_to_dict(dsn)
-        if values.get("password"):
-            values["password"] = "***"  # noqa: S105
-        return make_conninfo("", **values)
-    return "(an address that cannot be read)"
+    """Return a DSN that may be shown: without its passwords."""
+    # Up to the last @: libpq, and people who forget to escape, allow almost anything in a password.
+    shown = _LOGIN.sub(r"\1:***@", dsn, count=1)
+    if shown.startswith(("http://", "https://")):
+        return shown
+    try:
+        values = conninfo_to_dict(shown)
+    except psycopg.ProgrammingError:
+        return "(an address that cannot be read)"
+    hidden = {name: "***" for name in ("password", "sslpassword") if values.get(name)}
+    if "://" in shown and all(values[name] == mask for name, mask in hidden.items()):
+        return shown
+    return make_conninfo("", **{**values, **hidden})
 
 
 def unreachable(dsn: str, error: psycopg.Error) -> Exception:

@@ -55,7 +55,9 @@ def _binary(kind: Any, column: bytes, ends: bytes, start: int, count: int) -> An
     offsets = pa.py_buffer(first + ends)
     if start:
         # The stored ends count from the segment's beginning, the column begins where the slice does.
-        shifted = pc.subtract(pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets]), start)
+        stored = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets])
+        # A bare int would make the result int64, and so no offsets at all.
+        shifted = pc.subtract(stored, pa.scalar(start, pa.int32()))
         offsets = shifted.buffers()[1]
     return pa.Array.from_buffers(kind, count, [None, offsets, pa.py_buffer(column)])
 

@@ -12,16 +12,19 @@ from uuid import UUID
 from penstock import settings as settings_module
 from penstock.engine import calls, foreign, pushes
 from penstock.engine.address import redact
-from penstock.engine.calls import Maintenance, PartitionInfo, Place, QueueInfo, Slices
+from penstock.engine.async_consumer import AsyncConsumer
+from penstock.engine.async_operating import AsyncOperator
+from penstock.engine.batch import AsyncRun
+from penstock.engine.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
 from penstock.engine.database import AsyncDatabase
 from penstock.engine.failures import translated
 from penstock.engine.messages import Message, PushResult, StoredMessage
 from penstock.engine.spreads import Spreads
 from penstock.engine.tailing import Tail
-from penstock.engine.transaction import Transaction
+from penstock.engine.transaction import AsyncTransaction
 
 
-class AsyncClient:
+class AsyncClient(AsyncConsumer, AsyncOperator):
     """A connection pool to one penstock."""
 
     def __init__(
@@ -33,6 +36,7 @@ class AsyncClient:
         connect_timeout: float | None = None,
         pool_size: int | None = None,
     ) -> None:
+        super().__init__()
         self.settings = settings_module.resolve(
             {
                 "url": url,
@@ -97,23 +101,27 @@ class AsyncClient:
         return await self._database.run(calls.push(pushes.pack_places(placed)))
 
     @asynccontextmanager
-    async def transaction(self, connection: Any = None) -> AsyncIterator[Transaction]:
+    async def transaction(self, connection: Any = None) -> AsyncIterator[AsyncTransaction]:
         """Begin a transaction in which pushes commit together with the caller's own SQL."""
         if connection is not None:
-            with translated():
+            tx = AsyncTransaction(connection, self.consumer_id)
+            with translated(tx.raised):
                 async with foreign.async_transaction_on(connection) as execute:
-                    tx = Transaction(connection)
-                    yield tx
-                    if (call := tx.gathered.write(await self._spreads_of(tx))) is not None:
-                        call.parse(await execute(call))
+                    with tx.begin(_parsing(execute)).block():
+                        yield tx
+                    await self._write(tx, execute)
             return
         async with self._database.connection() as own:
-            with translated():
-                async with own.transaction():
-                    tx = Transaction(own)
-                    yield tx
-                    if (call := tx.gathered.write(await self._spreads_of(tx))) is not None:
-                        call.parse(await self._database.execute(own, call))
+
+            async def execute_own(call: Call[Any]) -> list[Any]:
+                return await self._database.execute(own, call)
+
+            tx = AsyncTransaction(own, self.consumer_id)
+            with translated(tx.raised):
+                async with self._database.transaction(own):
+                    with tx.begin(_parsing(execute_own)).block():
+                        yield tx
+                    await self._write(tx, execute_own)
 
     # Reading
 
@@ -214,6 +222,7 @@ class AsyncClient:
     ) -> None:
         """Create a queue with settings, or a partition with a priority; raises AlreadyExists."""
         if partition is None:
+            calls.no_priority(priority)
             await self._database.run(calls.create_queue(queue, settings, description))
         else:
             calls.no_settings(settings, description)
@@ -232,6 +241,8 @@ class AsyncClient:
         if partition is not None:
             calls.no_settings(settings, description)
             await self._database.run(calls.configure_partition(Place(queue, partition), priority))
+        else:
+            calls.no_priority(priority)
         self._spreads.forget(queue)
         return await self._database.run(calls.configure_queue(queue, settings, description))
 
@@ -274,8 +285,18 @@ class AsyncClient:
         known = self._spreads.get(queue)
         return known or self._spreads.put(queue, await self._database.run(calls.spread(queue)))
 
-    async def _spreads_of(self, tx: Transaction) -> dict[str, int]:
-        return {
-            queue: self._spreads.get(queue) or self._spreads.put(queue, await self._database.run(calls.spread(queue)))
-            for queue in tx.gathered.queues_to_spread()
-        }
+    async def _write(self, tx: AsyncTransaction, execute: foreign.AsyncExecute) -> None:
+        # On the transaction's own connection: the pool may have no other.
+        spreads = {}
+        for queue in tx.gathered.queues_to_spread():
+            ask = calls.spread(queue)
+            spreads[queue] = self._spreads.get(queue) or self._spreads.put(queue, ask.parse(await execute(ask)))
+        if (call := tx.gathered.write(spreads)) is not None:
+            call.parse(await execute(call))
+
+
+def _parsing(execute: foreign.AsyncExecute) -> AsyncRun:
+    async def run(call: Call[Any]) -> Any:
+        return call.parse(await execute(call))
+
+    return run

@@ -112,8 +112,8 @@ class Paging:
         stop_time: datetime | None,
         limit: int | None,
     ) -> None:
-        if limit is not None and limit < 0:
-            raise InvalidInput(f"limit is {limit} but must not be negative")
+        if limit is not None:
+            whole("limit", limit)
         self._place = place
         self._next: int | None = None if limit == 0 else start
         self._stop = stop
@@ -183,7 +183,7 @@ def push(segments: Sequence[tuple[Place, Segment]]) -> Call[list[PushResult]]:
 
 def spread(queue: str) -> Call[int]:
     """Ask over how many partitions a queue spreads."""
-    return Call("SELECT penstock.queue_spread(%s::text)", names(queue), _scalar, True)
+    return Call("SELECT penstock.queue_spread(%s::text)", names(queue), scalar, True)
 
 
 def read(
@@ -196,16 +196,16 @@ def read(
 ) -> Call[Slices]:
     """Read one page of a range, still packed."""
     for moment in (start_time, stop_time):
-        if moment is not None and moment.tzinfo is None:
-            raise InvalidInput(f"{moment!r} has no time zone; say datetime(…, tzinfo=UTC)")
+        if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
+            raise InvalidInput(f"{moment!r} is not a datetime with a time zone; say datetime(…, tzinfo=UTC)")
     for offset in (start, stop):
-        if offset is not None and not 0 <= offset < 1 << 63:
-            raise InvalidInput(f"offsets start at 0, and {offset} is none")
+        if offset is not None and not (isinstance(offset, int) and 0 <= offset < 1 << 63):
+            raise InvalidInput(f"offsets start at 0 and are whole numbers, and {offset!r} is none")
 
     def parse(rows: Sequence[Row]) -> Slices:
         if not rows:
             return Slices(0, [], None)
-        return Slices(rows[0][0], [_slice(row[2:]) for row in rows], rows[0][1])
+        return Slices(rows[0][0], [slice_of(row[2:]) for row in rows], rows[0][1])
 
     return Call(
         "SELECT * FROM penstock.read_segments(%s::text, %s::text, %s::bigint, %s::bigint, "
@@ -232,7 +232,7 @@ def get(message_id: UUID | str) -> Call[StoredMessage]:
         if not rows:
             raise NotFound(f"there is no message {message_id}, or retention has dropped it")
         queue, partition, partition_id, *columns = rows[0]
-        return unpack(queue, partition, partition_id, _slice(columns))[0]
+        return unpack(queue, partition, partition_id, slice_of(columns))[0]
 
     return Call("SELECT * FROM penstock.get_segment(%s::uuid)", (str(message_id),), parse, True)
 
@@ -241,8 +241,8 @@ def create_queue(queue: str, config: Mapping[str, Any], description: str | None)
     """Create a queue."""
     return Call(
         "SELECT penstock.create_queue(%s::text, %s::jsonb, %s::text)",
-        (*names(queue), _config(config), description),
-        _nothing,
+        (*names(queue), encode_config(config), _description(description)),
+        nothing,
     )
 
 
@@ -251,7 +251,7 @@ def create_partition(place: Place, priority: int) -> Call[None]:
     return Call(
         "SELECT penstock.create_partition(%s::text, %s::text, %s::integer)",
         (*names(*place), priority),
-        _nothing,
+        nothing,
     )
 
 
@@ -259,7 +259,7 @@ def configure_queue(queue: str, changes: Mapping[str, Any], description: str | N
     """Change a queue's settings."""
     return Call(
         "SELECT penstock.configure_queue(%s::text, %s::jsonb, %s::text)::text",
-        (*names(queue), _config(changes), description),
+        (*names(queue), encode_config(changes), _description(description)),
         lambda rows: msgspec.json.decode(rows[0][0], type=dict[str, Any]),
         True,
     )
@@ -270,7 +270,7 @@ def configure_partition(place: Place, priority: int | None) -> Call[None]:
     return Call(
         "SELECT penstock.configure_partition(%s::text, %s::text, %s::integer)",
         (*names(*place), priority),
-        _nothing,
+        nothing,
         True,
     )
 
@@ -303,14 +303,14 @@ def partitions(
 def purge(queue: str, partition: str | None) -> Call[int]:
     """Drop all messages of a queue or of one partition."""
     where = names(queue) if partition is None else names(queue, partition)
-    return Call("SELECT penstock.purge(%s::text, %s::text)", (*where, None)[:2], _scalar, True)
+    return Call("SELECT penstock.purge(%s::text, %s::text)", (*where, None)[:2], scalar, True)
 
 
 def delete(queue: str, partition: str | None) -> Call[int]:
     """Delete a queue, or one partition, with all that belongs to it."""
     if partition is None:
-        return Call("SELECT penstock.delete_queue(%s::text)", names(queue), _scalar)
-    return Call("SELECT penstock.delete_partition(%s::text, %s::text)", names(queue, partition), _scalar)
+        return Call("SELECT penstock.delete_queue(%s::text)", names(queue), scalar)
+    return Call("SELECT penstock.delete_partition(%s::text, %s::text)", names(queue, partition), scalar)
 
 
 def maintain(after: int, partitions: int, min_segments: int) -> Call[Maintenance | None]:
@@ -328,6 +328,18 @@ def no_settings(settings: Mapping[str, Any], description: str | None) -> None:
     if settings or description is not None:
         given = ", ".join([*settings, *(["description"] if description is not None else [])])
         raise InvalidInput(f"a partition has a priority and no other settings; {given} belongs to the queue")
+
+
+def no_priority(priority: int | None) -> None:
+    """Refuse a partition's priority where a queue is meant."""
+    if priority:
+        raise InvalidInput("a queue has no priority: say which partition is meant")
+
+
+def whole(name: str, value: int) -> None:
+    """Refuse what is not a whole number from 0."""
+    if not isinstance(value, int) or value < 0:
+        raise InvalidInput(f"{name} is {value!r} but must be a whole number and not negative")
 
 
 def names(*given: str) -> tuple[str, ...]:
@@ -356,24 +368,36 @@ def _columns(segment: Segment) -> tuple[Any, ...]:
     )
 
 
-def _slice(columns: Row) -> Slice:
+def slice_of(columns: Row) -> Slice:
+    """Read the columns of a slice, with times in UTC whatever the session's zone."""
     base_offset, count, created_at, skip, run_counts, run_times, *packed = columns
     if run_times is not None:
         run_times = [moment.astimezone(UTC) for moment in run_times]
     return Slice(base_offset, count, created_at.astimezone(UTC), skip, run_counts, run_times, *packed)
 
 
-def _config(config: Mapping[str, Any]) -> str:
+def encode_config(config: Mapping[str, Any]) -> str:
+    """Return settings as JSON."""
     try:
         return msgspec.json.encode(config).decode()
     except (TypeError, msgspec.MsgspecError) as error:
         raise InvalidInput(f"settings must be JSON values: {error}") from None
 
 
-def _scalar(rows: Sequence[Row]) -> int:
+def _description(text: str | None) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str) or "\0" in text:
+        raise InvalidInput(f"a description must be a text without NUL characters, and {text!r} is not")
+    return text
+
+
+def scalar(rows: Sequence[Row]) -> int:
+    """Read an answer of one number."""
     value: int = rows[0][0]
     return value
 
 
-def _nothing(rows: Sequence[Row]) -> None:
-    return None
+def nothing(rows: Sequence[Row]) -> None:
+    """Read no answer."""
+    return

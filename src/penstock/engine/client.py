@@ -15,16 +15,18 @@ from uuid import UUID
 from penstock import settings as settings_module
 from penstock.engine import calls, foreign, pushes
 from penstock.engine.address import redact
-from penstock.engine.calls import Maintenance, PartitionInfo, Place, QueueInfo, Slices
+from penstock.engine.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
+from penstock.engine.consumer import Consumer
 from penstock.engine.database import Database
 from penstock.engine.failures import translated
 from penstock.engine.messages import Message, PushResult, StoredMessage
+from penstock.engine.operating import Operator
 from penstock.engine.spreads import Spreads
 from penstock.engine.tailing import Tail
 from penstock.engine.transaction import Transaction
 
 
-class Client:
+class Client(Consumer, Operator):
     """A connection pool to one penstock.
 
     `url` is a `postgresql://…` address. Without it, and without `PENSTOCK_URL`, the client uses the embedded
@@ -41,6 +43,7 @@ class Client:
         connect_timeout: float | None = None,
         pool_size: int | None = None,
     ) -> None:
+        super().__init__()
         self.settings = settings_module.resolve(
             {
                 "url": url,
@@ -112,17 +115,22 @@ class Client:
         Django) they are written into your transaction, which commits when you commit it.
         """
         if connection is not None:
-            with translated(), foreign.transaction_on(connection) as execute:
-                tx = Transaction(connection)
-                yield tx
-                if (call := tx.gathered.write(self._spreads_of(tx))) is not None:
-                    call.parse(execute(call))
+            tx = Transaction(connection, self.consumer_id)
+            with translated(tx.raised), foreign.transaction_on(connection) as execute:
+                with tx.begin(lambda call: call.parse(execute(call))).block():
+                    yield tx
+                self._write(tx, execute)
             return
-        with self._database.connection() as own, translated(), own.transaction():
-            tx = Transaction(own)
-            yield tx
-            if (call := tx.gathered.write(self._spreads_of(tx))) is not None:
-                call.parse(self._database.execute(own, call))
+        with self._database.connection() as own:
+
+            def execute(call: Call[Any]) -> list[Any]:
+                return self._database.execute(own, call)
+
+            tx = Transaction(own, self.consumer_id)
+            with translated(tx.raised), self._database.transaction(own):
+                with tx.begin(lambda call: call.parse(execute(call))).block():
+                    yield tx
+                self._write(tx, execute)
 
     # Reading
 
@@ -225,6 +233,7 @@ class Client:
     ) -> None:
         """Create a queue with settings, or a partition with a priority; raises AlreadyExists."""
         if partition is None:
+            calls.no_priority(priority)
             self._database.run(calls.create_queue(queue, settings, description))
         else:
             calls.no_settings(settings, description)
@@ -246,6 +255,8 @@ class Client:
         if partition is not None:
             calls.no_settings(settings, description)
             self._database.run(calls.configure_partition(Place(queue, partition), priority))
+        else:
+            calls.no_priority(priority)
         self._spreads.forget(queue)
         return self._database.run(calls.configure_queue(queue, settings, description))
 
@@ -291,8 +302,11 @@ class Client:
         known = self._spreads.get(queue)
         return known or self._spreads.put(queue, self._database.run(calls.spread(queue)))
 
-    def _spreads_of(self, tx: Transaction) -> dict[str, int]:
-        return {
-            queue: self._spreads.get(queue) or self._spreads.put(queue, self._database.run(calls.spread(queue)))
-            for queue in tx.gathered.queues_to_spread()
-        }
+    def _write(self, tx: Transaction, execute: foreign.Execute) -> None:
+        # On the transaction's own connection: the pool may have no other.
+        spreads = {}
+        for queue in tx.gathered.queues_to_spread():
+            ask = calls.spread(queue)
+            spreads[queue] = self._spreads.get(queue) or self._spreads.put(queue, ask.parse(execute(ask)))
+        if (call := tx.gathered.write(spreads)) is not None:
+            call.parse(execute(call))

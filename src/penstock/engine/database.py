@@ -55,12 +55,25 @@ class Database:
 
     def execute(self, connection: psycopg.Connection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
-        with (
-            translated(),
-            self._watchdog.deadline(connection, self.settings.timeout),
-            broken(connection),
-        ):
+        with self._limited(connection):
             return connection.execute(call.sql.encode(), call.parameters, binary=True).fetchall()
+
+    @contextmanager
+    def transaction(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """Make the body one transaction. Beginning and ending it are calls too, with a deadline each."""
+        block = connection.transaction()
+        with self._limited(connection):
+            block.__enter__()
+        try:
+            yield
+        except BaseException as error:
+            with self._limited(connection):
+                handled = block.__exit__(type(error), error, error.__traceback__)
+            if not handled:
+                raise
+        else:
+            with self._limited(connection):
+                block.__exit__(None, None, None)
 
     @contextmanager
     def connection(self) -> Iterator[psycopg.Connection[Any]]:
@@ -75,7 +88,13 @@ class Database:
     def close(self) -> None:
         """Close all connections and let go of an embedded server."""
         self._pool.close()
+        self._watchdog.close()
         self.address.close()
+
+    @contextmanager
+    def _limited(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        with translated(), broken(connection), self._watchdog.deadline(connection, self.settings.timeout):
+            yield
 
     def _take(self) -> tuple[psycopg_pool.ConnectionPool[Any], psycopg.Connection[Any]]:
         deadline = time.monotonic() + self.settings.connect_timeout
@@ -162,11 +181,26 @@ class AsyncDatabase:
 
     async def execute(self, connection: psycopg.AsyncConnection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
-        with translated():
-            async with async_deadline(connection, self.settings.timeout):
-                with broken(connection):
-                    cursor = await connection.execute(call.sql.encode(), call.parameters, binary=True)
-                    return await cursor.fetchall()
+        async with self._limited(connection):
+            cursor = await connection.execute(call.sql.encode(), call.parameters, binary=True)
+            return await cursor.fetchall()
+
+    @asynccontextmanager
+    async def transaction(self, connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
+        """Make the body one transaction. Beginning and ending it are calls too, with a deadline each."""
+        block = connection.transaction()
+        async with self._limited(connection):
+            await block.__aenter__()
+        try:
+            yield
+        except BaseException as error:
+            async with self._limited(connection):
+                handled = await block.__aexit__(type(error), error, error.__traceback__)
+            if not handled:
+                raise
+        else:
+            async with self._limited(connection):
+                await block.__aexit__(None, None, None)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -185,6 +219,12 @@ class AsyncDatabase:
             await self._pool.close()
         if self._address is not None:
             self._address.close()
+
+    @asynccontextmanager
+    async def _limited(self, connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
+        with translated(), broken(connection):
+            async with async_deadline(connection, self.settings.timeout):
+                yield
 
     async def _take(
         self,

@@ -38,6 +38,13 @@ class Watchdog:
         self._watches: set[_Watch] = set()
         self._wakes_at = 0.0
         self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """Let the thread end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
 
     @contextmanager
     def deadline(self, connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
@@ -66,6 +73,8 @@ class Watchdog:
     def _watch(self) -> None:
         while True:
             with self._changed:
+                if self._closed and not self._watches:
+                    return
                 now = time.monotonic()
                 due = [watch for watch in self._watches if watch.due <= now]
                 if not due:

@@ -4,7 +4,7 @@ The engine answers with SQLSTATEs, so one table serves every driver: psycopg, as
 SQLAlchemy and Django wrap.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.errors import (
@@ -23,6 +23,8 @@ _ADVICE: dict[str, tuple[type[PenstockError], str]] = {
     "22023": (InvalidInput, ""),
     "23514": (InvalidInput, ""),
     "22P02": (InvalidInput, ""),
+    "22P05": (InvalidInput, ""),
+    "22003": (InvalidInput, ""),
     "22021": (InvalidInput, ""),
     "54000": (MessageTooLarge, ""),
     "42704": (NotFound, ""),
@@ -78,14 +80,14 @@ def translate(error: BaseException) -> PenstockError | None:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Translate what the body raises."""
+def translated(but: Sequence[BaseException] = ()) -> Iterator[None]:
+    """Translate what the body raises, but for errors that are somebody else's."""
     try:
         yield
     except PenstockError:
         raise
     except Exception as error:
-        known = translate(error)
+        known = None if any(error is theirs for theirs in but) else translate(error)
         if known is None:
             raise
         raise known from error

@@ -44,7 +44,7 @@ def address(message_id: UUID | str) -> Address:
     """Return the address that an id stands for."""
     try:
         value = message_id.int if isinstance(message_id, UUID) else UUID(message_id).int
-    except ValueError:
+    except (ValueError, TypeError, AttributeError):
         raise InvalidInput(f"{message_id!r} is not a message id: ids are UUIDs") from None
     high, low = value >> 64, value & (1 << 64) - 1
     if high >> 12 & 0xF != 8 or low >> 62 != 0b10:

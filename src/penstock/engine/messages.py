@@ -27,7 +27,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message as it lies in the log."""
+    """A message as it lies in the log; `attempt` counts its deliveries where a group delivers it."""
 
     value: bytes
     offset: int
@@ -37,6 +37,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     partition_id: int
     key: str | None = None
     headers: dict[str, str] | None = None
+    attempt: int = 0
 
     @property
     def id(self) -> UUID:
@@ -47,7 +48,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         """Return the value decoded from JSON."""
         try:
             return msgspec.json.decode(self.value)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(
                 f"message {self.offset} of partition {self.partition!r} is not JSON ({error}); its bytes are in .value"
             ) from None

@@ -95,14 +95,14 @@ def pack(messages: Sequence[Message]) -> list[Segment]:
     return [_segment(messages[low:high], values[low:high]) for low, high in _cuts(values)]
 
 
-def unpack(queue: str, partition: str, partition_id: int, part: Slice) -> list[StoredMessage]:
+def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: int = 0) -> list[StoredMessage]:
     """Turn a slice into messages."""
     values = _split(part.body, part.ends, part.body_start)
     offsets = range(part.base_offset, part.base_offset + part.count)
     if part.keys is None and part.headers is None and part.run_counts is None:
         moment = part.created_at
         return [
-            StoredMessage(value, offset, moment, queue, partition, partition_id)
+            StoredMessage(value, offset, moment, queue, partition, partition_id, None, None, attempt)
             for offset, value in zip(offsets, values, strict=True)
         ]
     keys: Iterator[str | None] = repeat(None, part.count)
@@ -115,7 +115,7 @@ def unpack(queue: str, partition: str, partition_id: int, part: Slice) -> list[S
             for text in _split(part.headers, part.header_ends, part.header_start)
         )
     return [
-        StoredMessage(value, offset, moment, queue, partition, partition_id, key, header)
+        StoredMessage(value, offset, moment, queue, partition, partition_id, key, header, attempt)
         for value, offset, moment, key, header in zip(values, offsets, part.times(), keys, headers, strict=True)
     ]
 

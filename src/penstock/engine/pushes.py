@@ -35,6 +35,8 @@ def gather(
 
 def gather_many(given: Iterable[tuple[str, Any] | Message]) -> list[Message]:
     """Return what `push_many` was given as messages: (partition, message) pairs, or messages."""
+    if not isinstance(given, Iterable):
+        raise InvalidInput(f"push_many takes (partition, message) pairs or Messages, not {given!r}")
     return gather([_pair(item) for item in given])
 
 

@@ -3,9 +3,8 @@
 import time
 from collections.abc import Iterator, Sequence
 
-from penstock.engine.calls import PartitionInfo, Place
+from penstock.engine.calls import PartitionInfo, Place, whole
 from penstock.engine.messages import StoredMessage
-from penstock.errors import InvalidInput
 
 _SHORTEST, _LONGEST = 0.02, 1.0
 
@@ -14,12 +13,12 @@ class Tail:
     """Where a follower of a queue is, in each of its partitions."""
 
     def __init__(self, queue: str, last: int, idle_timeout: float | None) -> None:
-        if last < 0:
-            raise InvalidInput(f"last is {last} but must not be negative")
+        whole("last", last)
         self._queue = queue
         self._last = last
         self._idle_timeout = idle_timeout
         self._seen: dict[int, int] | None = None
+        self._began = False
         self._found: list[StoredMessage] = []
         self._pause = _SHORTEST
         self._looked_at = self._news_at = time.monotonic()
@@ -44,7 +43,8 @@ class Tail:
     def take(self) -> list[StoredMessage]:
         """Return what was found, oldest first, and plan the next look."""
         found = sorted(self._found, key=lambda message: message.timestamp)
-        if self._looked_at == self._news_at:
+        if not self._began:
+            self._began = True
             found = found[len(found) - min(self._last, len(found)) :]
         self._found = []
         now = time.monotonic()

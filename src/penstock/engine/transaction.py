@@ -5,11 +5,14 @@ of the block, all in one call and in a fixed order: the locks are held for a mom
 to the same partitions cannot deadlock.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
 
-from penstock.engine import calls, pushes
+from penstock.engine import calls, group_calls, pushes
+from penstock.engine.batch import AsyncBatch, AsyncRun, Batch, Run
 from penstock.engine.calls import Call, Place
+from penstock.engine.group_calls import MAX_BYTES
 from penstock.engine.messages import Message, PushResult
 from penstock.errors import PenstockError
 
@@ -61,9 +64,12 @@ class Gathered:
         """Return the queues whose `spread` decides where a message goes."""
         return {queue for queue, push in self._pending if pushes.needs_spread(push.messages)}
 
+    def end(self) -> None:
+        """Take no more."""
+        self._ended = True
+
     def write(self, spreads: Mapping[str, int]) -> Call[None] | None:
         """Return the one call that writes everything, or None when there is nothing to write."""
-        self._ended = True
         if not self._pending:
             return None
         placed = [(push, pushes.place(queue, push.messages, spreads.get(queue, 1))) for queue, push in self._pending]
@@ -88,12 +94,25 @@ class Gathered:
         return Call(call.sql, call.parameters, parse)
 
 
-class Transaction:
-    """A transaction with the caller's own SQL on `connection`, and pushes."""
+class _Pushing:
+    """The part that both kinds of transaction share: pushes are gathered, whoever writes them."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.gathered = Gathered()
+        # What the caller's own code raised is the caller's, and passes through as it is.
+        self.raised: list[BaseException] = []
+
+    @contextmanager
+    def block(self) -> Iterator[None]:
+        """Surround the caller's code."""
+        try:
+            yield
+        except BaseException as error:
+            self.raised.append(error)
+            raise
+        finally:
+            self.gathered.end()
 
     def push(
         self,
@@ -110,3 +129,75 @@ class Transaction:
     def push_many(self, queue: str, messages: Iterable[tuple[str, Any] | Message]) -> PendingPush:
         """Push to many partitions when the block ends; the arguments are those of `Client.push_many`."""
         return self.gathered.add(queue, pushes.gather_many(messages))
+
+
+class Transaction(_Pushing):
+    """A transaction with the caller's own SQL on `connection`, pushes, and claims.
+
+    A claim that is taken and acknowledged here commits or rolls back with everything else: consume, transform and
+    produce in one step.
+    """
+
+    def __init__(self, connection: Any, consumer: str) -> None:
+        super().__init__(connection)
+        self._consumer = consumer
+
+    def begin(self, run: Run) -> Self:
+        """Say who runs calls in this transaction, now that it has begun."""
+        self._run = run
+        return self
+
+    def pop(
+        self,
+        queue: str,
+        group: str = "default",
+        *,
+        partition: str | None = None,
+        max_messages: int = 100,
+        max_partitions: int = 1,
+        lease: float | None = None,
+    ) -> Batch | None:
+        """Claim the next messages in this transaction; nobody sees the claim before it commits."""
+        call = group_calls.pop(
+            queue, group, partition, max_messages, MAX_BYTES, max_partitions, lease, self._consumer, False, None
+        )
+        claims = self._run(call)
+        return Batch(queue, group, claims, self._run) if claims else None
+
+    def ack(self, batch: Batch) -> None:
+        """Acknowledge a batch in this transaction, wherever it was popped."""
+        batch.through(self._run).ack()
+
+
+class AsyncTransaction(_Pushing):
+    """The asynchronous twin of `Transaction`."""
+
+    def __init__(self, connection: Any, consumer: str) -> None:
+        super().__init__(connection)
+        self._consumer = consumer
+
+    def begin(self, run: AsyncRun) -> Self:
+        """Say who runs calls in this transaction, now that it has begun."""
+        self._run = run
+        return self
+
+    async def pop(
+        self,
+        queue: str,
+        group: str = "default",
+        *,
+        partition: str | None = None,
+        max_messages: int = 100,
+        max_partitions: int = 1,
+        lease: float | None = None,
+    ) -> AsyncBatch | None:
+        """Claim the next messages in this transaction; nobody sees the claim before it commits."""
+        call = group_calls.pop(
+            queue, group, partition, max_messages, MAX_BYTES, max_partitions, lease, self._consumer, False, None
+        )
+        claims = await self._run(call)
+        return AsyncBatch(queue, group, claims, self._run) if claims else None
+
+    async def ack(self, batch: AsyncBatch) -> None:
+        """Acknowledge a batch in this transaction, wherever it was popped."""
+        await batch.through(self._run).ack()

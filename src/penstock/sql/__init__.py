@@ -56,8 +56,7 @@ def roles() -> str:
 def script() -> str:
     """Return the whole schema for psql: an empty database becomes what `penstock migrate` makes of it."""
     steps = [
-        f"{step.sql}\nINSERT INTO penstock.migrations (number, name) "
-        f"VALUES ({step.number}, '{step.name}');\n"
+        f"{step.sql}\nINSERT INTO penstock.migrations (number, name) VALUES ({step.number}, '{step.name}');\n"
         for step in migrations()
     ]
     return "\n".join(["\\set ON_ERROR_STOP on", "BEGIN;\n", *steps, repeatable(), "COMMIT;", ""])

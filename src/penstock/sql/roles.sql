@@ -19,16 +19,26 @@ GRANT EXECUTE ON FUNCTION
     penstock.queue_spread, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_producer;
 
--- Consumers read, and see what there is.
+-- Consumers read and consume, and see what there is.
 GRANT EXECUTE ON FUNCTION
+    penstock.pop, penstock.pop_claims, penstock.ack, penstock.ack_claims, penstock.nack, penstock.nack_claim,
+    penstock.renew, penstock.renew_claims, penstock.release_claim,
+    penstock.ack_ranges, penstock.nack_range, penstock.renew_ranges, penstock.release_range, penstock.sweep, penstock.create_group,
+    penstock.lag, penstock.list_groups, penstock.list_claims, penstock.history,
+    penstock.list_dead_letters, penstock.count_dead_letters,
     penstock.read, penstock.read_segments, penstock.get, penstock.get_segment,
     penstock.list_queues, penstock.list_partitions, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_consumer;
-GRANT SELECT ON penstock.messages, penstock.partition_lookup, penstock.log_counter TO penstock_consumer;
+GRANT SELECT ON
+    penstock.messages, penstock.partition_lookup, penstock.log_counter,
+    penstock.partition_consumers, penstock.consumer_offsets
+TO penstock_consumer;
 
 -- Admins do both, and all that changes or removes.
 GRANT penstock_producer, penstock_consumer TO penstock_admin;
 GRANT EXECUTE ON FUNCTION
     penstock.create_queue, penstock.create_partition, penstock.configure_queue, penstock.configure_partition,
-    penstock.purge, penstock.delete_queue, penstock.delete_partition, penstock.maintain
+    penstock.purge, penstock.delete_queue, penstock.delete_partition, penstock.maintain,
+    penstock.configure_group, penstock.delete_group, penstock.seek_partitions,
+    penstock.discard, penstock.redrive, penstock.verify, penstock.resync
 TO penstock_admin;

@@ -6,7 +6,8 @@
 --
 -- Parameters: targets - a partition id per segment; the others as in push_segments.
 -- Returns: one row per segment, in the order given. Times never go back within a partition.
--- Calls: require_packed, packed_bytes, compresses. Tables: queues, partitions (read), segments (insert).
+-- Calls: require_packed, packed_bytes, compresses, wake_partitions.
+-- Tables: queues, partitions (read), segments, doorbells (insert).
 CREATE OR REPLACE FUNCTION penstock.append_segments(
     targets     bigint[],
     counts      integer[],
@@ -67,6 +68,19 @@ BEGIN
     ) s (
         target, base_offset, created_at, count, compressed, body, ends, keys, key_ends, headers, header_ends
     );
+
+    IF current_setting('transaction_isolation') = 'read committed' THEN
+        PERFORM penstock.wake_partitions(array_agg(t.target), array_agg(t.base_offset))
+        FROM (
+            SELECT u.target, min(u.base_offset) AS base_offset
+            FROM unnest(targets, offsets) u (target, base_offset)
+            GROUP BY u.target
+        ) t;
+    ELSE
+        -- This snapshot may show an old state of the groups. The sweep looks at a new one.
+        INSERT INTO penstock.doorbells (partition_id, base_offset)
+        SELECT u.target, min(u.base_offset) FROM unnest(targets, offsets) u (target, base_offset) GROUP BY u.target;
+    END IF;
     RETURN QUERY SELECT * FROM unnest(targets, offsets, counts, times);
 END
 $$;

@@ -5,7 +5,7 @@
 --
 -- Parameters: the names.
 -- Returns: how many messages went with it; raises undefined_object when there is no such partition.
--- Calls: find_partition, delete_partitions. Tables: none of its own.
+-- Calls: use_lock_timeout, find_partition, delete_partitions. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.delete_partition(queue_name text, partition_name text)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -13,6 +13,7 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '10s'
 AS $$
 BEGIN
+    PERFORM penstock.use_lock_timeout();
     RETURN penstock.delete_partitions(ARRAY[penstock.find_partition(queue_name, partition_name)]);
 END
 $$;

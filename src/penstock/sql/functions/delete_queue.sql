@@ -1,11 +1,11 @@
 -- penstock.delete_queue(queue_name)
 --
--- Deletes a queue with its partitions and messages. Waits for pushes that are under way, at most
+-- Deletes a queue with its partitions, messages, groups and dead letters. Waits for pushes that are under way, at most
 -- `penstock.lock_timeout`. A later push creates it anew.
 --
 -- Parameters: queue_name.
 -- Returns: how many messages went with it; raises undefined_object when there is no such queue.
--- Calls: find_queue, delete_partitions. Tables: queues (delete).
+-- Calls: find_queue, use_lock_timeout, delete_partitions. Tables: queues, consumer_groups, dead_letters (delete).
 CREATE OR REPLACE FUNCTION penstock.delete_queue(queue_name text)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -16,14 +16,14 @@ DECLARE
     queue    integer := penstock.find_queue(queue_name);
     messages bigint;
 BEGIN
-    IF current_setting('penstock.lock_timeout', true) <> '' THEN
-        PERFORM set_config('lock_timeout', current_setting('penstock.lock_timeout'), true);
-    END IF;
+    PERFORM penstock.use_lock_timeout();
     -- Against a partition that is being made for this queue right now.
     PERFORM pg_advisory_xact_lock(penstock.queue_lock_class(), queue);
     messages := penstock.delete_partitions(
         ARRAY(SELECT p.partition_id FROM penstock.partitions p WHERE p.queue_id = queue)
     );
+    DELETE FROM penstock.dead_letters d WHERE d.queue_id = queue;
+    DELETE FROM penstock.consumer_groups g WHERE g.queue_id = queue;
     DELETE FROM penstock.queues q WHERE q.queue_id = queue;
     RETURN messages;
 END

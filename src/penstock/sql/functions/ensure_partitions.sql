@@ -5,7 +5,7 @@
 --
 -- Parameters: parallel arrays; pairs may repeat.
 -- Returns: nothing.
--- Calls: require_names. Tables: queues, partitions (insert).
+-- Calls: require_names. Tables: queues (insert, lock), partitions (insert).
 CREATE OR REPLACE FUNCTION penstock.ensure_partitions(queue_names text[], partition_names text[])
 RETURNS void
 LANGUAGE plpgsql
@@ -26,6 +26,11 @@ BEGIN
     FROM (
         SELECT q.queue_id FROM penstock.queues q WHERE q.name = ANY (queue_names) ORDER BY q.queue_id
     ) q;
+
+    -- Above READ COMMITTED a queue that was deleted meanwhile still shows; locking it fails.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM 1 FROM penstock.queues q WHERE q.name = ANY (queue_names) ORDER BY q.queue_id FOR KEY SHARE;
+    END IF;
 
     INSERT INTO penstock.partitions (queue_id, name)
     SELECT DISTINCT q.queue_id, w.partition_name

@@ -28,7 +28,7 @@ BEGIN
     SELECT p.name, p.partition_id, p.priority, p.created_at, s.floor_offset, s.head_offset, s.newest_at
     FROM (
         SELECT * FROM penstock.partitions p
-        WHERE p.queue_id = queue
+        WHERE p.queue_id = queue AND p.lane_of IS NULL
           AND (wanted IS NULL OR p.partition_id = wanted)
           AND (after_name IS NULL OR p.name > after_name)
         ORDER BY p.name

@@ -27,7 +27,7 @@ BEGIN
             sum(s.floor_offset) AS dropped, max(s.newest_at) AS newest_at
         FROM penstock.partitions p
         CROSS JOIN LATERAL penstock.partition_span(p.partition_id) s
-        WHERE p.queue_id = q.queue_id
+        WHERE p.queue_id = q.queue_id AND p.lane_of IS NULL
     ) t
     WHERE wanted IS NULL OR q.queue_id = wanted
     ORDER BY q.name;

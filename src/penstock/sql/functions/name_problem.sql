@@ -2,7 +2,8 @@
 --
 -- Says what is wrong with the name of a queue or a partition.
 --
--- Parameters: name - 1 to 255 bytes without control characters; '*' alone means "any" and names nothing.
+-- Parameters: name - 1 to 255 bytes without control characters; '*' alone means "any" and names nothing, and a first
+-- '~' is kept for private lanes.
 -- Returns: the problem as a sentence that says what to do, or null.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.name_problem(name text)
@@ -15,6 +16,7 @@ AS $$
             format('a name must have 1 to 255 bytes and this one has %s', octet_length(name))
         WHEN name ~ '[[:cntrl:]]' THEN
             format('a name must have no control characters and %s has some', to_json(name))
+        WHEN name LIKE '~%' THEN 'names that begin with "~" are kept for private lanes'
         WHEN name = '*' THEN 'the name "*" means any partition and cannot be given to one'
     END
 $$;

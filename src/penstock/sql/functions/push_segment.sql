@@ -4,8 +4,8 @@
 --
 -- Parameters: one entry of those of push_segments.
 -- Returns: where the segment went and the time its messages got.
--- Calls: ensure_partitions, require_packed, compresses, push_segments (for callers above READ COMMITTED).
--- Tables: queues (read), partitions (lock), segments (insert).
+-- Calls: ensure_partitions, require_packed, compresses, wake_partitions, push_segments (for callers above READ
+-- COMMITTED). Tables: queues (read), partitions (lock), segments (insert).
 CREATE OR REPLACE FUNCTION penstock.push_segment(
     queue_name     text,
     partition_name text,
@@ -36,11 +36,9 @@ BEGIN
         );
         RETURN;
     END IF;
-    IF current_setting('penstock.lock_timeout', true) <> '' THEN
-        PERFORM set_config('lock_timeout', current_setting('penstock.lock_timeout'), true);
-    END IF;
+    PERFORM penstock.use_lock_timeout();
     LOOP
-        SELECT p.partition_id, q.name, q.settings INTO target
+        SELECT p.partition_id, q.queue_id, q.name, q.settings INTO target
         FROM penstock.queues q
         JOIN penstock.partitions p ON p.queue_id = q.queue_id
         WHERE q.name = queue_name AND p.name = partition_name
@@ -48,6 +46,8 @@ BEGIN
         EXIT WHEN FOUND;
         PERFORM penstock.ensure_partitions(ARRAY[queue_name], ARRAY[partition_name]);
     END LOOP;
+    -- Keeps a group from coming into being until we have committed: it would not know of these messages.
+    PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), target.queue_id);
     PERFORM penstock.require_packed(
         target.name, (target.settings ->> 'max_message_bytes')::integer,
         count, body, ends, keys, key_ends, headers, header_ends
@@ -81,6 +81,7 @@ BEGIN
             body, ends, keys, key_ends, headers, header_ends
         );
     END IF;
+    PERFORM penstock.wake_partitions(ARRAY[partition_id], ARRAY[first_offset]);
     RETURN NEXT;
 END
 $$;

@@ -46,9 +46,7 @@ BEGIN
         RAISE EXCEPTION 'queue_names, partition_names, counts, bodies and ends must be of one length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF current_setting('penstock.lock_timeout', true) <> '' THEN
-        PERFORM set_config('lock_timeout', current_setting('penstock.lock_timeout'), true);
-    END IF;
+    PERFORM penstock.use_lock_timeout();
     LOOP
         targets := ARRAY(
             SELECT p.partition_id
@@ -70,6 +68,12 @@ BEGIN
         EXIT WHEN locked = (SELECT count(DISTINCT t) FROM unnest(targets) t);
     END LOOP;
 
+    -- Keeps a group from coming into being until we have committed: it would not know of these messages.
+    PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)
+    FROM (
+        SELECT DISTINCT p.queue_id FROM penstock.partitions p WHERE p.partition_id = ANY (targets) ORDER BY 1
+    ) q;
+
     -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
     IF current_setting('transaction_isolation') = 'read committed' THEN
         RETURN QUERY SELECT * FROM penstock.append_segments(
@@ -77,7 +81,14 @@ BEGIN
         );
         RETURN;
     END IF;
-    -- Above READ COMMITTED there is no new snapshot; an offset that was taken meanwhile shows as a double key.
+    -- Above READ COMMITTED there is no new snapshot; an offset that was taken meanwhile shows as a double key. Where
+    -- that key was merged away or dropped since, so was the newest segment of our snapshot, and locking it fails.
+    PERFORM 1 FROM penstock.segments s
+    WHERE (s.partition_id, s.base_offset) IN (
+        SELECT t.id, (SELECT max(g.base_offset) FROM penstock.segments g WHERE g.partition_id = t.id)
+        FROM unnest(targets) t (id)
+    )
+    FOR SHARE;
     BEGIN
         RETURN QUERY SELECT * FROM penstock.append_segments(
             targets, counts, bodies, ends, keys, key_ends, headers, header_ends

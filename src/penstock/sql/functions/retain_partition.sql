@@ -1,11 +1,12 @@
 -- penstock.retain_partition(partition_id, settings, max_segments)
 --
 -- Drops what a queue's retention says: whole segments older than retention_time, and the oldest ones of a
--- partition that holds more than retention_bytes. At most max_segments a call, so that no transaction is long.
+-- partition that holds more than retention_bytes. What a group has still to read stays, unless the queue's
+-- retention_rule is drop_and_count: then the group goes on at the floor and counts what it missed. At most max_segments a call, so that no transaction is long.
 --
 -- Parameters: settings - the queue's; max_segments - how many at most.
 -- Returns: how many segments and messages were dropped.
--- Calls: drop_below. Tables: segments (read).
+-- Calls: consumed_to, drop_below. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.retain_partition(
     partition_id bigint, settings jsonb, max_segments integer,
     OUT dropped_segments bigint, OUT dropped_messages bigint
@@ -33,6 +34,9 @@ BEGIN
             WHERE s.partition_id = retain_partition.partition_id
         ) s
         WHERE s.held > (settings ->> 'retention_bytes')::bigint;
+    END IF;
+    IF settings ->> 'retention_rule' = 'keep_until_consumed' THEN
+        cutoff := least(cutoff, penstock.consumed_to(partition_id));
     END IF;
     SELECT d.dropped_segments, d.dropped_messages INTO dropped_segments, dropped_messages
     FROM penstock.drop_below(partition_id, coalesce(cutoff, 0), max_segments) d;

@@ -1,0 +1,85 @@
+"""The commands `penstock bench …`."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from penstock.bench.plan import FULL, QUICK, Plan
+from penstock.bench.report import save, show, show_missed
+from penstock.bench.run import run
+from penstock.errors import PenstockError
+
+
+@click.group()
+def bench() -> None:
+    """Measure penstock beside other designs, on this machine."""
+
+
+@bench.command()
+@click.option("--url", help="Database to measure on; unset means PENSTOCK_URL, then embedded.")
+@click.option("--quick", is_flag=True, help="A smoke run of some seconds: do not believe its figures.")
+@click.option("--rounds", type=click.IntRange(1), help="How often each contender has its turn.")
+@click.option("--writers", type=click.IntRange(1), help="How many processes write at once.")
+@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--save",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    is_flag=False,
+    flag_value=Path("bench"),
+    help="Write log.json and log.md to a folder, ./bench unless you name another.",
+)
+def log(
+    url: str | None,
+    quick: bool,
+    rounds: int | None,
+    writers: int | None,
+    check: bool,
+    as_json: bool,
+    folder: Path | None,
+) -> None:
+    """Compare the log with seed 001 and with storing batches as they are.
+
+    Takes some minutes. Needs a role that may create a schema; uses one called penstock_bench and queues whose names
+    begin so, and removes both. Runs the maintenance of all queues once, as `penstock maintain` does.
+    """
+    plan = QUICK if quick else FULL
+    plan = plan._replace(rounds=rounds or plan.rounds, writers=writers or plan.writers)
+    try:
+        with _progress(plan) as progress:
+            report = run(url, plan, quick, progress)
+    except PenstockError as error:
+        raise click.ClickException(str(error)) from error
+    console = Console()
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        show(report, console)
+    if folder is not None:
+        save(report, folder)
+    if check and not show_missed(report, Console(stderr=as_json)):
+        sys.exit(1)
+
+
+@contextmanager
+def _progress(plan: Plan) -> Iterator[Callable[[int, str], None]]:
+    """Say on stderr how far a run is: one line that changes on a terminal, a line per step in a log."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status("starting") as status:
+            yield lambda step, title: status.update(f"{step}/{plan.steps} {title}")
+        return
+    said: set[int] = set()
+
+    def say(step: int, title: str) -> None:
+        if step not in said:
+            said.add(step)
+            click.echo(f"{step}/{plan.steps} {title}", err=True)
+
+    yield say

@@ -1,0 +1,100 @@
+"""What one run measures, full or quick, and the names of what it finds."""
+
+from statistics import median
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from penstock.bench.payloads import Payload
+
+Kind = Literal["write", "read", "disk"]
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One thing that is measured of every contender."""
+
+    kind: Kind
+    data: str
+    size: int
+    batch: int
+    workers: int = 1
+    target: str | None = None
+    merged: bool = False
+
+    @property
+    def title(self) -> str:
+        """What to call it in a table."""
+        size = f"{self.size} B" if self.size < 1024 else f"{self.size // 1024} KiB"
+        what = f"{self.kind} to {self.target}" if self.target else self.kind
+        who = f", {self.workers} at once" if self.kind != "disk" else ""
+        how = "one by one, merged" if self.merged else "one by one" if self.batch == 1 else f"batches of {self.batch}"
+        return f"{what}: {size} {self.data}, {how}{who}"
+
+
+class Ratio(NamedTuple):
+    """Penstock over another contender: the median of the rounds, and the lowest and highest."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What came of a case: messages per second, or bytes of disk per message, of each round."""
+
+    case: Case
+    samples: dict[str, list[float]]
+
+    def ratio(self, other: str) -> Ratio | None:
+        """Compare penstock with another contender, round by round: noise that lasts hits both."""
+        if other not in self.samples:
+            return None
+        pairs = zip(self.samples["penstock"], self.samples[other], strict=True)
+        ratios = [ours / theirs for ours, theirs in pairs]
+        return Ratio(median(ratios), min(ratios), max(ratios))
+
+
+class Plan(NamedTuple):
+    """How much is measured."""
+
+    writers: int
+    readers: tuple[int, ...]
+    rounds: int
+    write_seconds: float
+    read_seconds: float
+    writes: tuple[tuple[Payload, int], ...]
+    reads: tuple[tuple[Payload, int], ...]
+    read_bytes: int
+    singles: int
+
+    @property
+    def steps(self) -> int:
+        """How many cases it has, to show how far a run is."""
+        return len(self.writes) + len(self.reads) + 1
+
+
+_SMALL = (Payload("json", 100), Payload("random", 100))
+_LARGE = (Payload("json", 1024), Payload("random", 1024))
+
+FULL = Plan(
+    writers=2,
+    readers=(1, 5),
+    rounds=5,
+    write_seconds=0.5,
+    read_seconds=0.25,
+    writes=tuple((payload, batch) for payload in _SMALL + _LARGE for batch in (1, 100, 1000)),
+    reads=tuple((payload, batch) for payload in _SMALL + _LARGE for batch in (100, 1000)),
+    read_bytes=10 << 20,
+    singles=10_000,
+)
+QUICK = Plan(
+    writers=2,
+    readers=(1, 2),
+    rounds=2,
+    write_seconds=0.1,
+    read_seconds=0.05,
+    writes=tuple((payload, batch) for payload in _SMALL for batch in (1, 100)),
+    reads=tuple((payload, 100) for payload in _SMALL),
+    read_bytes=1 << 20,
+    singles=300,
+)

@@ -1,0 +1,100 @@
+"""A message as one line of JSON, the same for `read --json` and `push --format envelope`.
+
+A value that is JSON is in `value`, as it was written: numbers keep their digits, objects their order. Any other text is
+in `value_text`, and what is not UTF-8 is in `value_base64`. So a line says what the value was, and what was read can be
+pushed again. Only white space around a JSON value is lost, and line breaks within become spaces.
+"""
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from penstock.engine.messages import Message, StoredMessage
+from penstock.errors import InvalidInput
+
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
+
+
+class Envelope(msgspec.Struct):
+    """A stored message, as it is printed."""
+
+    queue: str
+    partition: str
+    offset: int
+    id: UUID
+    timestamp: datetime
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    value_text: str | msgspec.UnsetType = msgspec.UNSET
+    value_base64: bytes | msgspec.UnsetType = msgspec.UNSET
+
+
+class Letter(msgspec.Struct):
+    """What of an envelope can be pushed; the rest is not looked at."""
+
+    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    value_text: str | msgspec.UnsetType = msgspec.UNSET
+    value_base64: bytes | msgspec.UnsetType = msgspec.UNSET
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    partition: str | None = None
+
+    def content(self) -> bytes:
+        """Return the bytes of the value."""
+        match self.value, self.value_text, self.value_base64:
+            case (msgspec.Raw() as raw, msgspec.UNSET, msgspec.UNSET):
+                return bytes(raw)
+            case (msgspec.UNSET, str() as text, msgspec.UNSET):
+                return text.encode()
+            case (msgspec.UNSET, msgspec.UNSET, bytes() as content):
+                return content
+            case _:
+                raise InvalidInput("it must have one of value, value_text and value_base64")
+
+
+_encoder = msgspec.json.Encoder()
+_letters = msgspec.json.Decoder(Letter)
+_any_json = msgspec.json.Decoder(msgspec.Raw)
+
+
+def write(message: StoredMessage) -> bytes:
+    """Return a message as a line."""
+    envelope = Envelope(
+        message.queue,
+        message.partition,
+        message.offset,
+        message.id,
+        message.timestamp,
+        message.key,
+        message.headers,
+    )
+    try:
+        text = message.value.decode()
+    except UnicodeDecodeError:
+        envelope.value_base64 = message.value
+        return _encoder.encode(envelope) + b"\n"
+    try:
+        envelope.value = msgspec.Raw(bytes(_any_json.decode(message.value)).translate(_ONE_LINE))
+    except (msgspec.DecodeError, RecursionError):
+        envelope.value_text = text
+    return _encoder.encode(envelope) + b"\n"
+
+
+def read(line: bytes) -> Message:
+    """Return the message that a line stands for."""
+    try:
+        letter = _letters.decode(line)
+        return Message(letter.content(), letter.key, letter.headers, letter.partition)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise InvalidInput(f"it is not an envelope: {error}") from None
+
+
+def require_json(line: bytes) -> Message:
+    """Return a message of a line that must be JSON; it is stored as it is written."""
+    try:
+        line.decode()
+        return Message(bytes(_any_json.decode(line)))
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise InvalidInput(f"it is not JSON: {error}") from None

@@ -1,0 +1,111 @@
+"""What commands share: the options that say which penstock is meant, examples in the help, and how values are read."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from penstock.engine.client import Client
+    from penstock.settings import Settings
+
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+@dataclass
+class Given:
+    """Which penstock the command line asks for; what it leaves open comes from the environment."""
+
+    url: str | None = None
+    home: str | None = None
+    timeout: float | None = None
+
+    def settings(self) -> "Settings":
+        """Return the settings that hold for this command."""
+        from penstock import settings
+
+        return settings.resolve(vars(self))
+
+    def client(self) -> "Client":
+        """Open a client."""
+        from penstock.engine.client import Client
+
+        return Client(self.url, home=self.home, timeout=self.timeout)
+
+
+def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+    if value is not None:
+        setattr(context.ensure_object(Given), option.name or "", value)
+
+
+CONNECTION: tuple[click.Option, ...] = (
+    click.Option(
+        ["--url"],
+        metavar="URL",
+        expose_value=False,
+        callback=_keep,
+        help="postgresql://… of the database; without it, and without PENSTOCK_URL, the embedded server is used.",
+    ),
+    click.Option(
+        ["--home"],
+        metavar="FOLDER",
+        expose_value=False,
+        callback=_keep,
+        help="Folder of the embedded server (PENSTOCK_HOME).",
+    ),
+    click.Option(
+        ["--timeout"],
+        metavar="SECONDS",
+        type=click.FloatRange(min=0, min_open=True),
+        expose_value=False,
+        callback=_keep,
+        help="How long one call may take (PENSTOCK_TIMEOUT, else 30).",
+    ),
+)
+
+
+class Command(click.Command):
+    """A command with examples in its help, which takes the connection options after its name, too."""
+
+    def __init__(self, *args: Any, examples: Sequence[str], connects: bool = True, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.examples = tuple(examples)
+        self.epilog = "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples)])
+        self._more = CONNECTION if connects else ()
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return its own parameters and the connection options."""
+        return [*super().get_params(ctx), *self._more]
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+
+
+def moment(context: click.Context, option: click.Parameter, value: str | None) -> datetime | None:
+    """Read a time: ISO 8601, local if it has no zone, or how long ago."""
+    if value is None:
+        return None
+    ago = _AGO.fullmatch(value.strip())
+    try:
+        if ago:
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+        return datetime.fromisoformat(value.strip()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{value!r} is no time; say 2026-01-31T12:00:00Z, or 10m, 2h, 3d for so long ago"
+        ) from None
+
+
+def named(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Read texts of the form name=value."""
+    pairs = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{value!r} is not of the form name=value")
+        pairs[name] = text
+    return pairs

@@ -1,0 +1,147 @@
+"""Messages out: a range of a partition, one by its id, or what comes in."""
+
+import sys
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli import output
+from penstock.cli.options import Command, Given, moment
+
+if TYPE_CHECKING:
+    from penstock.engine.messages import StoredMessage
+
+json_option = click.option(
+    "--json",
+    "form",
+    flag_value="json",
+    help="Print envelopes, one JSON object per line: queue, partition, offset, id, timestamp, key, headers, and the "
+    "value as value (JSON), value_text (other text) or value_base64 (neither).",
+)
+raw_option = click.option("--raw", "form", flag_value="raw", help="Print the bytes as they are, with nothing between.")
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "penstock read orders 0",
+        "penstock read orders 0 --start 100 --limit 10 --json",
+        "penstock read orders 0 --since 2h --until 10m",
+        "penstock read orders 0 --since 2026-01-31T12:00:00Z",
+    ),
+)
+@click.argument("queue")
+@click.argument("partition")
+@click.option("--start", type=click.IntRange(min=0), default=0, help="First offset.")
+@click.option("--stop", type=click.IntRange(min=0), help="Offset to stop before.")
+@click.option(
+    "--since", metavar="TIME", callback=moment, help="Messages from this time on: ISO 8601, or 10m, 2h, 3d ago."
+)
+@click.option("--until", metavar="TIME", callback=moment, help="Messages before this time.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most so many messages.")
+@json_option
+@raw_option
+@click.pass_obj
+def read(
+    given: Given,
+    queue: str,
+    partition: str,
+    start: int,
+    stop: int | None,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int | None,
+    form: str | None,
+) -> None:
+    """Print the messages of a range, one per line.
+
+    Reads a page at a time, so a range may be larger than memory. A time without a zone is local time.
+    """
+    with given.client() as client:
+        messages = client.scan(queue, partition, start, stop, start_time=since, stop_time=until)
+        _print(islice(messages, limit), form)
+
+
+@click.command(
+    cls=Command,
+    examples=("penstock get $(penstock push orders hello --json | jq -r .id)", "penstock get $ID --raw > message.bin"),
+)
+@click.argument("message_id", metavar="ID")
+@json_option
+@raw_option
+@click.pass_obj
+def get(given: Given, message_id: str, form: str | None) -> None:
+    """Print one message, by its id.
+
+    Exits with 3 when there is none.
+    """
+    with given.client() as client:
+        _print([client.get(message_id)], form)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "penstock tail orders",
+        "penstock tail orders --last 100 --no-follow --json",
+        "penstock tail orders --partition eu --idle-timeout 30",
+    ),
+)
+@click.argument("queue")
+@click.option("--partition", help="Only this partition.")
+@click.option(
+    "--last",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Begin with the last N messages.",
+)
+@click.option("--follow/--no-follow", default=True, help="Go on with what comes in, until Ctrl-C.")
+@click.option(
+    "--idle-timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="End when nothing came for so long.",
+)
+@json_option
+@raw_option
+@click.pass_obj
+def tail(
+    given: Given,
+    queue: str,
+    partition: str | None,
+    last: int,
+    follow: bool,
+    idle_timeout: float | None,
+    form: str | None,
+) -> None:
+    """Print the last messages of a queue, then new ones as they come."""
+    with given.client() as client:
+        messages = client.tail(queue, partition=partition, last=last, follow=follow, idle_timeout=idle_timeout)
+        _print(messages, form, at_once=True)
+
+
+def _print(messages: "Iterable[StoredMessage]", form: str | None, at_once: bool = False) -> None:
+    write = sys.stdout.buffer.write
+    line = _line(form)
+    at_once = at_once or output.is_terminal()
+    for message in messages:
+        write(line(message))
+        if at_once:
+            sys.stdout.buffer.flush()
+
+
+def _line(form: str | None) -> "Callable[[StoredMessage], bytes]":
+    if form == "json":
+        from penstock.cli import envelopes
+
+        return envelopes.write
+    if form == "raw":
+        return lambda message: message.value
+    if output.is_terminal():
+        return lambda message: output.printable(message.value.decode(errors="replace")).encode() + b"\n"
+    return lambda message: message.value.decode(errors="replace").encode() + b"\n"

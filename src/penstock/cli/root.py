@@ -1,0 +1,160 @@
+"""The command `penstock`: its commands by section, its global options, and what becomes of errors.
+
+Every error ends as one line on stderr and an exit code that a script can act on.
+"""
+
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from penstock import __version__
+from penstock.cli import doctor, maintenance, pushing, queues, reading, schema, services
+from penstock.cli.options import CONNECTION, Given
+from penstock.errors import EmbeddedError, InvalidInput, NotFound, PenstockError, Retryable, SetupError, Unavailable
+
+_CODES: tuple[tuple[type[PenstockError], int], ...] = (
+    (InvalidInput, 2),
+    (NotFound, 3),
+    (Retryable, 4),
+    (Unavailable, 4),
+    (SetupError, 5),
+)
+INTERRUPTED = 130
+# What a shell reports of a program that wrote to a closed pipe.
+NOBODY_READS = 141
+
+_EPILOG = """\b
+Exit codes:
+    0  done
+    1  another error
+    2  the command line or the input cannot be taken; nothing was changed
+    3  the queue, partition or message does not exist
+    4  the database cannot be reached, or is busy: worth trying again
+    5  the set-up is not what penstock needs: `penstock doctor` says more
+  130  interrupted by Ctrl-C
+
+\b
+Examples:
+  penstock push orders '{"id": 1}' --key customer-7
+  penstock tail orders --no-follow
+  penstock --home ./mine up --detach
+"""
+
+
+class Root(click.Group):
+    """Shows its commands by section, and turns errors into lines and exit codes."""
+
+    sections: dict[str, list[str]]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands of each section."""
+        width = max(map(len, self.commands))
+        for title, names in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), self.commands[name].get_short_help_str(80)) for name in names])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; whatever goes wrong ends here."""
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except PenstockError as error:
+            code = next((code for kind, code in _CODES if isinstance(error, kind)), 1)
+            _fail(ctx, error, str(error), code)
+        except KeyboardInterrupt as error:
+            _fail(ctx, error, "interrupted", INTERRUPTED)
+        except BrokenPipeError:
+            # What is still buffered goes nowhere, and must not fail again when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(NOBODY_READS)
+        except OSError as error:
+            _fail(ctx, error, str(error), 1)
+
+
+class Lazy(click.Group):
+    """A group that lives in a module of its own, which is imported when it is looked into."""
+
+    def __init__(self, name: str, module: str, help: str) -> None:  # noqa: A002
+        super().__init__(name, help=help)
+        self._module = module
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, which has the global options that it knows from its parents."""
+        given = vars(ctx.ensure_object(Given))
+        ctx.default_map = dict.fromkeys(self.list_commands(ctx), given)
+        return super().invoke(ctx)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands."""
+        return self._load().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return one command."""
+        return self._load().get_command(ctx, cmd_name)
+
+    def _load(self) -> click.Group:
+        from importlib import import_module
+
+        group: click.Group = getattr(import_module(self._module), self.name or "")
+        return group
+
+
+@click.group(
+    cls=Root, epilog=_EPILOG, params=list(CONNECTION), context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.version_option(__version__, message="penstock %(version)s")
+@click.pass_context
+def root(context: click.Context) -> None:
+    """A message log and work queue that lives inside PostgreSQL."""
+    context.ensure_object(Given)
+
+
+_COMMANDS: dict[str, list[click.Command]] = {
+    "Services": [services.up, services.down, doctor.doctor, services.config, services.demo],
+    "Schema": [schema.migrate, schema.sql, schema.grant],
+    "Messages": [pushing.push, reading.read, reading.get, reading.tail],
+    "Queues": [
+        queues.queues,
+        queues.partitions,
+        queues.describe,
+        queues.create,
+        queues.configure,
+        queues.purge,
+        queues.delete,
+    ],
+    "Care": [maintenance.maintain, Lazy("bench", "penstock.bench.cli", "Measure this penstock and print the numbers.")],
+}
+for _commands in _COMMANDS.values():
+    for _command in _commands:
+        root.add_command(_command)
+root.sections = {title: [str(command.name) for command in commands] for title, commands in _COMMANDS.items()}
+
+
+def main() -> NoReturn:
+    """Run `penstock` and end the process with its exit code."""
+    try:
+        sys.exit(root.main(prog_name="penstock", standalone_mode=False))
+    except click.UsageError as error:
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            click.echo(error.format_message(), err=True)
+            sys.exit(error.exit_code)
+        hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+        click.echo(f"penstock: {error.format_message().rstrip('.')}{hint}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"penstock: {error.format_message()}", err=True)
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("penstock: nothing was changed", err=True)
+        sys.exit(1)
+
+
+def _fail(ctx: click.Context, error: BaseException, text: str, code: int) -> NoReturn:
+    # The embedded server's own words are lines of a log, and stay so.
+    if not isinstance(error, EmbeddedError):
+        text = " ".join(text.split())
+    said = ". ".join([text.rstrip("."), *getattr(error, "__notes__", ())])
+    click.echo(f"penstock: {said}", err=True)
+    ctx.exit(code)

@@ -1,0 +1,105 @@
+"""The schema in the database: bring it up to date, print it, give people roles."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli import output
+from penstock.cli.options import Command, Given, json_option
+
+if TYPE_CHECKING:
+    import psycopg
+
+
+@click.command(cls=Command, examples=("penstock migrate", "penstock migrate --check"))
+@click.option("--check", is_flag=True, help="Change nothing; exit with 5 if the schema is out of date.")
+@json_option
+@click.pass_obj
+def migrate(given: Given, check: bool, as_json: bool) -> None:
+    """Bring the schema to the version that this penstock needs.
+
+    Goes forward only, in one transaction; running it again does no harm. Prints the version before and after, and how
+    many partitions there are, in total and with messages.
+    """
+    from penstock.engine import migrate
+
+    with _connection(given) as connection:
+        if check:
+            state = migrate.inspect(connection)
+            migrate.require_current(state)
+            output.show_one({"version": state.schema_version, "up_to_date": True}, as_json)
+            return
+        with output.progress("migrating", total=1) as advance:
+            done = migrate.migrate(connection)
+            advance(1)
+    output.show_one(
+        {
+            "before": done.before,
+            "after": done.after,
+            "partitions": done.partitions,
+            "partitions_with_messages": done.partitions_with_messages,
+        },
+        as_json,
+    )
+
+
+@click.command(
+    cls=Command, connects=False, examples=("penstock sql > penstock.sql", 'penstock sql | psql "$DATABASE_URL"')
+)
+def sql() -> None:
+    """Print the whole schema for psql, without connecting to anything.
+
+    It makes of an empty database what `penstock migrate` makes of it.
+    """
+    from penstock import sql
+
+    click.echo(sql.script(), nl=False)
+
+
+@click.command(
+    cls=Command,
+    examples=("penstock grant producer shop", 'penstock grant consumer reports --sql | psql "$DATABASE_URL"'),
+)
+@click.argument("role", type=click.Choice(["producer", "consumer", "admin"]))
+@click.argument("user")
+@click.option("--sql", "as_sql", is_flag=True, help="Print the SQL instead of running it; nothing is connected to.")
+@click.pass_obj
+def grant(given: Given, role: str, user: str, as_sql: bool) -> None:
+    """Give the database user USER a role.
+
+    A producer pushes, a consumer reads, an admin does both and all that changes or removes. The three roles
+    penstock_producer, penstock_consumer and penstock_admin are made where they are missing.
+    """
+    from penstock.engine import migrate
+
+    if as_sql:
+        click.echo(_grant_script(role, user), nl=False)
+        return
+    with _connection(given) as connection:
+        migrate.require_current(migrate.inspect(connection))
+        migrate.grant(connection, role, user)
+    click.echo(f"{user} is now a {role}" if role != "admin" else f"{user} is now an admin")
+
+
+def _grant_script(role: str, user: str) -> str:
+    from psycopg.sql import SQL, Identifier
+
+    from penstock import sql
+
+    granted = SQL("GRANT {} TO {};\n").format(Identifier(f"penstock_{role}"), Identifier(user)).as_string()
+    return f"{sql.roles()}\n{granted}"
+
+
+@contextmanager
+def _connection(given: Given) -> "Iterator[psycopg.Connection[Any]]":
+    """Open a connection of its own, whatever state the schema is in."""
+    from penstock.engine.address import open_address
+
+    address = open_address(given.settings(), check_schema=False)
+    try:
+        with address.connect() as connection:
+            yield connection
+    finally:
+        address.close()

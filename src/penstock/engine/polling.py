@@ -1,0 +1,82 @@
+"""How a client looks for work, without doing any of it: where in line to begin, when to sweep, how long to wait.
+
+Places in line that were taken leave dead index entries where the next pop would begin, and while somebody holds a
+transaction open nothing removes them. So a client remembers how far it has seen the line taken, and begins there. A
+place that became visible late (its transaction was slower than its neighbours) lies before that; therefore the mark
+trails by half a second, and every few seconds one pop begins at the very front.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable
+
+from penstock.engine.group_calls import Claim, Sweep
+
+_TRAIL = 0.5
+_FRONT_EVERY = 5.0
+_SWEEP_EVERY = 0.1
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+
+
+class Line:
+    """What one client has seen of the line of one group."""
+
+    def __init__(self) -> None:
+        self._lows: list[int] = []
+        self._seen: deque[tuple[float, int, int]] = deque()
+        self._front_at = time.monotonic()
+
+    def lows(self) -> list[int] | None:
+        """Return where to begin, for each level of priority; None for the front."""
+        now = time.monotonic()
+        if now - self._front_at > _FRONT_EVERY:
+            self._front_at = now
+            return None
+        while self._seen and self._seen[0][0] < now - _TRAIL:
+            _, level, seq = self._seen.popleft()
+            self._lows += [0] * (level - len(self._lows))
+            self._lows[level - 1] = max(self._lows[level - 1], seq)
+        return self._lows or None
+
+    def took(self, claims: Iterable[Claim]) -> None:
+        """Take note of the places that a pop has taken."""
+        now = time.monotonic()
+        for claim in claims:
+            if claim.level > 0:
+                self._seen.append((now, claim.level, claim.line_seq))
+
+
+class Sweeping:
+    """When a process sweeps: now and then while it consumes, and whenever it found nothing."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def due(self) -> bool:
+        """Say whether it is time, and count it as done."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + _SWEEP_EVERY
+        return True
+
+    def did(self, sweep: Sweep | None) -> bool:
+        """Take note of a sweep; say whether it may have brought work."""
+        return sweep is not None and sweep.woken + sweep.enrolled > 0
+
+
+class Waiting:
+    """How long a poller waits between looks: growing pauses until its time is up."""
+
+    def __init__(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._pause = _FIRST_PAUSE
+
+    def pause(self) -> float | None:
+        """Return how long to wait before the next look; None when the time is up."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            return None
+        pause = min(self._pause, left)
+        self._pause = min(_LONGEST_PAUSE, self._pause * 1.5)
+        return pause

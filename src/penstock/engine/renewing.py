@@ -1,0 +1,86 @@
+"""Keeps the leases of batches alive while their handlers work: a thread, or a task, that renews in time."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from penstock.engine.batch import AsyncBatch, Batch
+from penstock.errors import LeaseLost, PenstockError
+
+# Renewed when a third of the lease is over, so that two failures in a row do no harm.
+_FRACTION = 3
+
+
+class Renewals:
+    """Renews the batches of a synchronous client. One daemon thread, started when first used."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: dict[Batch, float] = {}
+        self._leases: dict[Batch, float] = {}
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def keep(self, batch: Batch, lease: float | None) -> Iterator[None]:
+        """Renew a batch until the body is done."""
+        with self._changed:
+            self._leases[batch] = seconds = lease or _left(batch)
+            self._due[batch] = time.monotonic() + seconds / _FRACTION
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="penstock-renewals", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._due.pop(batch, None)
+                self._leases.pop(batch, None)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                due = [batch for batch, moment in self._due.items() if moment <= now]
+                if not due:
+                    next_due = min(self._due.values(), default=now + 3600)
+                    self._changed.wait(next_due - now)
+                    continue
+                for batch in due:
+                    self._due[batch] = now + self._leases[batch] / _FRACTION
+            for batch in due:
+                self._renew(batch)
+
+    def _renew(self, batch: Batch) -> None:
+        try:
+            if not batch.settled:
+                batch.renew(self._leases.get(batch))
+        except LeaseLost:
+            # The handler finds out when it settles the batch.
+            with self._changed:
+                self._due.pop(batch, None)
+        except PenstockError:
+            # The next turn comes well before the lease ends.
+            return
+
+
+async def keep_renewed(batch: AsyncBatch, lease: float | None) -> None:
+    """Renew a batch until it is settled or its lease is lost; run it as a task beside the handler."""
+    seconds = lease or _left(batch)
+    while not batch.settled:
+        await asyncio.sleep(seconds / _FRACTION)
+        try:
+            if not batch.settled:
+                await batch.renew(seconds)
+        except LeaseLost:
+            return
+        except PenstockError:
+            continue
+
+
+def _left(batch: Batch | AsyncBatch) -> float:
+    until = min((claim.lease_until for claim in batch.claims if claim.lease_until), default=None)
+    return 60.0 if until is None else max(0.01, (until - datetime.now(UTC)).total_seconds())

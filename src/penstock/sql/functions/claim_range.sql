@@ -1,0 +1,106 @@
+-- penstock.claim_range(line, line_level, settings, max_messages, max_bytes, lease_time, consumer, auto_ack)
+--
+-- Claims for a shared group: the range of a place in line, or, from the place of a partition's frontier, the next new
+-- messages. Whoever holds the frontier carves several ranges at once, takes one and puts the others and the frontier
+-- back in line, so that pops do not queue up behind one another's commit.
+--
+-- Parameters: line - the place, which the caller has just deleted; the others as in pop_claims.
+-- Returns: the rows of pop_claims.
+-- Calls: deliverable, stop_after_bytes, segment_slices. Tables: partitions (read), journal, ready, claims (insert).
+CREATE OR REPLACE FUNCTION penstock.claim_range(
+    line         penstock.ready,
+    line_level   integer,
+    settings     jsonb,
+    max_messages integer,
+    max_bytes    bigint,
+    lease_time   float8,
+    consumer     text,
+    auto_ack     boolean
+)
+RETURNS TABLE (
+    group_id integer, partition_id bigint, partition_name text, lease_id uuid, lease_until timestamptz,
+    attempt smallint, claimed_from bigint, claimed_to bigint, level integer, seq bigint, shared boolean,
+    base_offset bigint, count integer, created_at timestamptz,
+    run_skip integer, run_counts integer[], run_times timestamptz[],
+    body_start integer, body bytea, ends bytea,
+    key_start integer, keys bytea, key_ends bytea,
+    header_start integer, headers bytea, header_ends bytea
+)
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_variable
+DECLARE
+    before   penstock.journal;
+    found    record;
+    start    bigint := line.lo;
+    stop     bigint := line.hi;
+    frontier bigint;
+    carved   bigint;
+    lease    uuid := gen_random_uuid();
+    until    timestamptz;
+BEGIN
+    IF line.lo IS NULL THEN
+        SELECT j.* INTO before FROM penstock.journal j
+        WHERE j.group_id = line.group_id AND j.partition_id = line.partition_id
+        ORDER BY j.version DESC
+        LIMIT 1;
+        IF before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line.seq THEN
+            RETURN; -- an old place of a partition that has gone on since
+        END IF;
+        SELECT d.* INTO found FROM penstock.deliverable(line.partition_id, before.claimed_to, settings) d;
+        before.skipped := before.skipped + found.start_offset - before.claimed_to;
+        IF found.stop_offset <= found.start_offset THEN
+            PERFORM penstock.append_state(
+                before, CASE WHEN found.due_at IS NULL THEN 'p' ELSE 't' END::"char", found.start_offset,
+                due_at => coalesce(found.due_at, clock_timestamp() + interval '50 milliseconds')
+            );
+            RETURN;
+        END IF;
+        start := found.start_offset;
+        stop := least(found.stop_offset, start + max_messages);
+        frontier := least(found.stop_offset, start + 8 * max_messages::bigint);
+        FOR carved IN SELECT c FROM generate_series(stop, frontier - 1, max_messages) c LOOP
+            INSERT INTO penstock.ready (group_id, priority, seq, partition_id, lo, hi)
+            VALUES (
+                line.group_id, line.priority, nextval('penstock.ready_seq'), line.partition_id,
+                carved, least(carved + max_messages, frontier)
+            );
+        END LOOP;
+        PERFORM penstock.append_state(
+            before, CASE WHEN found.head_offset > frontier THEN 'r' ELSE 'p' END::"char", frontier,
+            due_at => CASE WHEN found.head_offset <= frontier THEN clock_timestamp() + interval '50 milliseconds' END
+        );
+    END IF;
+
+    -- What is over the limits goes back in line as it was.
+    carved := penstock.stop_after_bytes(line.partition_id, start, least(stop, start + max_messages), max_bytes);
+    IF carved < stop THEN
+        INSERT INTO penstock.ready (
+            group_id, priority, seq, partition_id, lo, hi, attempt, first_error, last_error
+        ) VALUES (
+            line.group_id, line.priority, nextval('penstock.ready_seq'), line.partition_id, carved, stop,
+            line.attempt, line.first_error, line.last_error
+        );
+        stop := carved;
+    END IF;
+    attempt := line.attempt + 1;
+    partition_name := (SELECT p.name FROM penstock.partitions p WHERE p.partition_id = line.partition_id);
+    IF auto_ack THEN
+        lease := NULL;
+    ELSE
+        until := clock_timestamp() + make_interval(
+            secs => coalesce(lease_time, (settings ->> 'lease_time')::float8)
+        );
+        INSERT INTO penstock.claims (
+            group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error
+        ) VALUES (
+            line.group_id, line.partition_id, start, stop, attempt, lease, until, consumer,
+            line.first_error, line.last_error
+        );
+    END IF;
+    RETURN QUERY
+    SELECT line.group_id, line.partition_id, partition_name, lease, until, attempt, start, stop, line_level, line.seq, true,
+           s.*
+    FROM penstock.segment_slices(line.partition_id, start, stop) s;
+END
+$$;

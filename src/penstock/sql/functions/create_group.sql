@@ -1,0 +1,64 @@
+-- penstock.create_group(queue_name, group_name, config, subscription, from_time, mode)
+--
+-- Creates a group, and its queue on first use. Waits until pushes that are under way have ended, at most
+-- `penstock.lock_timeout`: they do not know of the group, and whoever comes later does. Then the first partitions are
+-- taken up at once and the rest in chunks, by the sweep, beside live pushes.
+--
+-- Parameters: config - settings that override the queue's; subscription - 'all' (every message there is), 'new'
+-- (what is pushed from now on) or 'time' (from from_time on); mode - 'ordered' (one claim per partition at a time) or
+-- 'shared' (competing consumers, many claims per partition, no order).
+-- Returns: the group's id; raises duplicate_object when it exists.
+-- Calls: require_names, group_settings_problem, require_read_committed, use_lock_timeout, find_queue,
+-- enrol_partitions. Tables: queues, consumer_groups (insert).
+CREATE OR REPLACE FUNCTION penstock.create_group(
+    queue_name   text,
+    group_name   text,
+    config       jsonb       DEFAULT '{}',
+    subscription text        DEFAULT 'all',
+    from_time    timestamptz DEFAULT NULL,
+    mode         text        DEFAULT 'ordered'
+)
+RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+AS $$
+DECLARE
+    queue   integer;
+    created integer;
+    problem text := penstock.group_settings_problem(create_group.config);
+BEGIN
+    PERFORM penstock.require_names(queue_name, group_name);
+    IF problem IS NULL AND create_group.subscription NOT IN ('all', 'new', 'time') THEN
+        problem := format('subscription is %s but must be all, new or time', to_json(create_group.subscription));
+    END IF;
+    IF problem IS NULL AND create_group.mode NOT IN ('ordered', 'shared') THEN
+        problem := format('mode is %s but must be ordered or shared', to_json(create_group.mode));
+    END IF;
+    IF problem IS NULL AND (create_group.subscription = 'time') <> (create_group.from_time IS NOT NULL) THEN
+        problem := 'a subscription from a time needs from_time, and no other has one';
+    END IF;
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM penstock.require_read_committed('create_group');
+    PERFORM penstock.use_lock_timeout();
+    INSERT INTO penstock.queues (name) VALUES (queue_name) ON CONFLICT DO NOTHING;
+    queue := penstock.find_queue(queue_name);
+    PERFORM pg_advisory_xact_lock(penstock.queue_lock_class(), queue);
+    INSERT INTO penstock.consumer_groups (queue_id, name, mode, config, subscription, from_time, enrolled_to)
+    VALUES (
+        queue, group_name, create_group.mode, create_group.config, create_group.subscription, create_group.from_time,
+        -- From now on means that what is there concerns nobody.
+        CASE WHEN create_group.subscription <> 'new' THEN 0 END
+    )
+    ON CONFLICT DO NOTHING
+    RETURNING group_id INTO created;
+    IF created IS NULL THEN
+        RAISE EXCEPTION 'group "%" of queue "%" exists already', group_name, queue_name
+            USING ERRCODE = 'duplicate_object', HINT = 'Change its settings with configure_group.';
+    END IF;
+    PERFORM penstock.enrol_partitions(created, 1000);
+    RETURN created;
+END
+$$;

@@ -1,0 +1,30 @@
+-- penstock.delete_group(queue_name, group_name)
+--
+-- Deletes a group with its positions, dead letters and private lane. Waits for pushes that are under way, at most
+-- `penstock.lock_timeout`. Claims that are held lose their lease.
+--
+-- Parameters: the names.
+-- Returns: nothing; raises undefined_object when there is no such group.
+-- Calls: find_group, use_lock_timeout, delete_partitions. Tables: consumer_groups, ready, claims, journal, dead_letters
+-- (delete).
+CREATE OR REPLACE FUNCTION penstock.delete_group(queue_name text, group_name text)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+AS $$
+DECLARE
+    target integer := penstock.find_group(queue_name, group_name);
+BEGIN
+    PERFORM penstock.use_lock_timeout();
+    PERFORM pg_advisory_xact_lock(penstock.queue_lock_class(), penstock.find_queue(queue_name));
+    PERFORM penstock.delete_partitions(
+        ARRAY(SELECT p.partition_id FROM penstock.partitions p WHERE p.lane_of = target)
+    );
+    DELETE FROM penstock.ready y WHERE y.group_id = target;
+    DELETE FROM penstock.claims c WHERE c.group_id = target;
+    DELETE FROM penstock.journal j WHERE j.group_id = target;
+    DELETE FROM penstock.dead_letters d WHERE d.group_id = target;
+    DELETE FROM penstock.consumer_groups g WHERE g.group_id = target;
+END
+$$;

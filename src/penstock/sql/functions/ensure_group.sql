@@ -1,0 +1,23 @@
+-- penstock.ensure_group(queue_name, group_name)
+--
+-- Looks up a group, or creates it for whoever uses it first; two who do so at once get the same one.
+--
+-- Parameters: the names.
+-- Returns: the group's id.
+-- Calls: create_group, find_group. Tables: queues, consumer_groups (read).
+CREATE OR REPLACE FUNCTION penstock.ensure_group(queue_name text, group_name text)
+RETURNS integer
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    found integer := (
+        SELECT g.group_id FROM penstock.consumer_groups g
+        JOIN penstock.queues q ON q.queue_id = g.queue_id
+        WHERE q.name = queue_name AND g.name = group_name
+    );
+BEGIN
+    RETURN coalesce(found, penstock.create_group(queue_name, group_name));
+EXCEPTION WHEN duplicate_object THEN
+    RETURN penstock.find_group(queue_name, group_name);
+END
+$$;

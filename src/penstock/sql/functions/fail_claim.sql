@@ -1,0 +1,59 @@
+-- penstock.fail_claim(before, failed_offset, error, reason, wait)
+--
+-- Ends a claim that failed: by a nack or because its lease expired. Every delivery counts. Where the failing message is
+-- known and its attempts are used up, it becomes a dead letter. Where it is not known, the messages of the claim are
+-- delivered one by one from now on, so that only the one that fails is ever buried and its neighbours survive.
+--
+-- Parameters: before - the claim, whose row the caller has locked and looked at again; failed_offset - the message
+-- that failed, if known (those before it are done); error - what the handler said; reason - what to group dead
+-- letters by; wait - seconds until the next attempt, null for the backoff.
+-- Returns: whether a message was buried.
+-- Calls: append_state, bury. Tables: queues, consumer_groups (read).
+CREATE OR REPLACE FUNCTION penstock.fail_claim(
+    before penstock.journal, failed_offset bigint, error text, reason text, wait float8
+)
+RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    settings jsonb := (
+        SELECT q.settings || g.config
+        FROM penstock.consumer_groups g JOIN penstock.queues q ON q.queue_id = g.queue_id
+        WHERE g.group_id = before.group_id
+    );
+    several  boolean := before.claimed_to - before.committed > 1;
+    failing  bigint := coalesce(failed_offset, CASE WHEN NOT several THEN before.committed END);
+    -- The rest of a claim of several was delivered as often as the one that failed.
+    narrow_to      bigint := CASE WHEN several THEN greatest(before.claimed_to, before.narrow_to) ELSE before.narrow_to END;
+    narrow_attempt smallint := CASE WHEN several THEN before.attempt ELSE before.narrow_attempt END;
+    pause    float8;
+    next_offset bigint;
+BEGIN
+    IF failing IS NOT NULL AND before.attempt >= (settings ->> 'max_attempts')::integer THEN
+        PERFORM penstock.bury(before, failing, error, reason);
+        next_offset := failing + 1;
+        IF narrow_to > next_offset THEN
+            PERFORM penstock.append_state(before, 'r', next_offset, narrow_attempt, narrow_attempt, narrow_to);
+        ELSE
+            PERFORM penstock.append_state(before, 'r', next_offset);
+        END IF;
+        RETURN true;
+    END IF;
+    pause := coalesce(wait, least(
+        (settings ->> 'backoff_max')::float8,
+        (settings ->> 'backoff_initial')::float8 * power((settings ->> 'backoff_factor')::float8, before.attempt - 1)
+    ));
+    PERFORM penstock.append_state(
+        before,
+        CASE WHEN pause > 0 THEN 't' ELSE 'r' END::"char",
+        coalesce(failing, before.committed),
+        before.attempt,
+        narrow_attempt,
+        narrow_to,
+        CASE WHEN pause > 0 THEN clock_timestamp() + make_interval(secs => pause) END,
+        coalesce(before.first_error, error),
+        error
+    );
+    RETURN false;
+END
+$$;

@@ -1,0 +1,61 @@
+-- penstock.fail_range(held, failed_offset, error, reason, wait)
+--
+-- Ends a range of a shared group that failed: by a nack or because its lease expired. Every delivery counts. A single
+-- message whose attempts are used up becomes a dead letter; a range of several comes back as single messages, so that
+-- only the one that fails is ever buried.
+--
+-- Parameters: held - the range, whose row the caller has deleted; the others as in fail_claim.
+-- Returns: whether a message was buried.
+-- Calls: bury, offer_range. Tables: queues, consumer_groups (read), claims (insert).
+CREATE OR REPLACE FUNCTION penstock.fail_range(
+    held penstock.claims, failed_offset bigint, error text, reason text, wait float8
+)
+RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    settings jsonb := (
+        SELECT q.settings || g.config
+        FROM penstock.consumer_groups g JOIN penstock.queues q ON q.queue_id = g.queue_id
+        WHERE g.group_id = held.group_id
+    );
+    failing  bigint := coalesce(failed_offset, CASE WHEN held.hi - held.lo = 1 THEN held.lo END);
+    pause    float8;
+    copy     penstock.journal;
+BEGIN
+    IF failing IS NULL THEN
+        PERFORM penstock.offer_range(held, m, m + 1, held.attempt, coalesce(held.first_error, error), error)
+        FROM generate_series(held.lo, held.hi - 1) m;
+        RETURN false;
+    END IF;
+    -- Those before the failing one are done; those after it were delivered and not reached.
+    IF failing + 1 < held.hi THEN
+        PERFORM penstock.offer_range(held, failing + 1, held.hi, held.attempt, NULL, NULL);
+    END IF;
+    IF held.attempt >= (settings ->> 'max_attempts')::integer THEN
+        copy.group_id := held.group_id;
+        copy.partition_id := held.partition_id;
+        copy.attempt := held.attempt;
+        copy.consumer := held.consumer;
+        copy.first_error := held.first_error;
+        PERFORM penstock.bury(copy, failing, error, reason);
+        RETURN true;
+    END IF;
+    pause := coalesce(wait, least(
+        (settings ->> 'backoff_max')::float8,
+        (settings ->> 'backoff_initial')::float8 * power((settings ->> 'backoff_factor')::float8, held.attempt - 1)
+    ));
+    IF pause > 0 THEN
+        INSERT INTO penstock.claims (group_id, partition_id, lo, hi, attempt, due_at, first_error, last_error)
+        VALUES (
+            held.group_id, held.partition_id, failing, failing + 1, held.attempt,
+            clock_timestamp() + make_interval(secs => pause), coalesce(held.first_error, error), error
+        );
+    ELSE
+        PERFORM penstock.offer_range(
+            held, failing, failing + 1, held.attempt, coalesce(held.first_error, error), error
+        );
+    END IF;
+    RETURN false;
+END
+$$;

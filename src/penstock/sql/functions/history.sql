@@ -1,0 +1,27 @@
+-- penstock.history(queue_name, group_name, partition_name, max_rows)
+--
+-- What happened to a partition in a group, newest first: the journal itself. It reaches back at least as far as the
+-- lease time of the claims in it; the sweep trims what is older.
+--
+-- Parameters: the names; max_rows - how many at most.
+-- Returns: a row per transition.
+-- Calls: find_group, find_partition. Tables: journal (read).
+CREATE OR REPLACE FUNCTION penstock.history(
+    queue_name text, group_name text, partition_name text, max_rows integer DEFAULT 100
+)
+RETURNS TABLE (
+    version bigint, at timestamptz, state text, committed bigint, claimed_to bigint, skipped bigint,
+    attempt smallint, due_at timestamptz, lease_id uuid, consumer text, error text
+)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT
+        j.version, j.at, penstock.state_name(j.state), j.committed, j.claimed_to, j.skipped,
+        j.attempt, j.due_at, j.lease_id, j.consumer, j.last_error
+    FROM penstock.journal j
+    WHERE j.group_id = penstock.find_group(queue_name, group_name)
+      AND j.partition_id = penstock.find_partition(queue_name, partition_name)
+    ORDER BY j.version DESC
+    LIMIT max_rows
+$$;

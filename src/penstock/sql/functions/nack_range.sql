@@ -1,0 +1,49 @@
+-- penstock.nack_range(group_id, partition_id, lease_id, failed_offset, error, reason, wait)
+--
+-- Says that a claim of a shared group failed: nack_claim for shared groups.
+--
+-- Parameters: as in nack_claim.
+-- Returns: 'retry' or 'dead letter'; null when the lease was not live.
+-- Calls: require_read_committed, use_lock_timeout, fail_range. Tables: claims (delete, insert).
+CREATE OR REPLACE FUNCTION penstock.nack_range(
+    group_id      integer,
+    partition_id  bigint,
+    lease_id      uuid,
+    failed_offset bigint DEFAULT NULL,
+    error         text   DEFAULT NULL,
+    reason        text   DEFAULT NULL,
+    wait          float8 DEFAULT NULL
+)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+AS $$
+DECLARE
+    held    penstock.claims;
+    several boolean;
+    outcome text;
+BEGIN
+    PERFORM penstock.require_read_committed('nack');
+    PERFORM penstock.use_lock_timeout();
+    IF wait < 0 THEN
+        RAISE EXCEPTION 'the delay must not be negative' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    FOR held IN
+        DELETE FROM penstock.claims c
+        WHERE c.group_id = nack_range.group_id AND c.partition_id = nack_range.partition_id
+          AND c.lease_id = nack_range.lease_id AND c.due_at > clock_timestamp()
+        RETURNING c.*
+    LOOP
+        outcome := coalesce(outcome, 'retry');
+        IF failed_offset IS NULL OR failed_offset BETWEEN held.lo AND held.hi - 1 THEN
+            IF penstock.fail_range(held, failed_offset, error, coalesce(reason, error, 'nack'), wait) THEN
+                outcome := 'dead letter';
+            END IF;
+        ELSIF held.lo > failed_offset THEN
+            PERFORM penstock.offer_range(held, held.lo, held.hi, held.attempt, NULL, NULL);
+        END IF;
+    END LOOP;
+    RETURN outcome;
+END
+$$;

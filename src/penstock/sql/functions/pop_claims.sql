@@ -1,0 +1,113 @@
+-- penstock.pop_claims(queue_name, group_name, partition_name, max_messages, max_bytes, max_partitions, lease_time,
+--                     consumer, auto_ack, lows)
+--
+-- Claims partitions that have messages for a group and returns the messages, still packed: the form that the clients
+-- use. Queue and group come into being on first use. It takes partitions from the front of the line, so the one
+-- that waited longest comes first; it never locks a partition and never waits. With nothing to give it writes nothing.
+--
+-- Parameters: partition_name - null for any; max_messages and max_bytes - of each partition; lease_time - seconds,
+-- null for the group's or the queue's; consumer - a name for operators; auto_ack - count as done what is handed out
+-- (at most once); lows - for each of the queue's priorities, where in line to begin: a client that has just taken a
+-- place looks no further back, until it does so again every few seconds. Null begins at the front.
+-- Returns: for each claim one row per slice. `claimed_from` is where the claim begins, `line_seq` which place in line
+-- it had, `line_level` which of the priorities, `shared` the group's mode.
+-- Calls: require_read_committed, ensure_group, claim_named, claim_partition, claim_range.
+-- Tables: queues, consumer_groups (read), ready (delete).
+CREATE OR REPLACE FUNCTION penstock.pop_claims(
+    queue_name     text,
+    group_name     text,
+    partition_name text    DEFAULT NULL,
+    max_messages   integer DEFAULT 100,
+    max_bytes      bigint  DEFAULT 8388608,
+    max_partitions integer DEFAULT 1,
+    lease_time     float8  DEFAULT NULL,
+    consumer       text    DEFAULT NULL,
+    auto_ack       boolean DEFAULT false,
+    lows           bigint[] DEFAULT NULL
+)
+RETURNS TABLE (
+    group_id integer, partition_id bigint, partition_of text, lease_id uuid, lease_until timestamptz,
+    attempt smallint, claimed_from bigint, claimed_to bigint, line_level integer, line_seq bigint, shared boolean,
+    base_offset bigint, count integer, created_at timestamptz,
+    run_skip integer, run_counts integer[], run_times timestamptz[],
+    body_start integer, body bytea, ends bytea,
+    key_start integer, keys bytea, key_ends bytea,
+    header_start integer, headers bytea, header_ends bytea
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_sort = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    reader   record;
+    levels   smallint[];
+    level    integer;
+    line     penstock.ready;
+    wanted   integer := max_partitions;
+BEGIN
+    IF max_messages < 1 OR max_partitions < 1 OR max_bytes < 1 OR lease_time <= 0 THEN
+        RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM penstock.require_read_committed('pop');
+    SELECT g.group_id, q.queue_id, q.settings || g.config AS settings, q.priorities, g.mode INTO reader
+    FROM penstock.queues q
+    JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id
+    WHERE q.name = queue_name AND g.name = group_name;
+    IF NOT FOUND THEN
+        PERFORM penstock.ensure_group(queue_name, group_name);
+        SELECT g.group_id, q.queue_id, q.settings || g.config AS settings, q.priorities, g.mode INTO reader
+        FROM penstock.queues q
+        JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id
+        WHERE q.name = queue_name AND g.name = group_name;
+    END IF;
+    group_id := reader.group_id;
+
+    IF partition_name IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM penstock.claim_named(
+            reader.group_id, reader.queue_id, partition_name, reader.mode, reader.priorities, reader.settings,
+            max_messages, max_bytes, lease_time, consumer, auto_ack
+        );
+        RETURN;
+    END IF;
+
+    -- Highest priority first, but now and then from the lowest, so that nobody starves.
+    levels := ARRAY(SELECT i FROM generate_subscripts(reader.priorities, 1) i);
+    IF cardinality(levels) > 1 AND random() < 0.125 THEN
+        levels := ARRAY(SELECT i FROM generate_subscripts(reader.priorities, 1, true) i);
+    END IF;
+    FOREACH level IN ARRAY levels LOOP
+        FOR line IN
+            WITH taken AS MATERIALIZED (
+                SELECT y.ctid FROM penstock.ready y
+                WHERE y.group_id = reader.group_id AND y.priority = reader.priorities[level]
+                  AND y.seq >= coalesce(lows[level], 0)
+                ORDER BY y.seq
+                LIMIT wanted
+                FOR UPDATE SKIP LOCKED
+            )
+            DELETE FROM penstock.ready y
+            WHERE y.ctid = ANY (ARRAY(SELECT t.ctid FROM taken t))
+            RETURNING y.*
+        LOOP
+            wanted := wanted - 1;
+            IF reader.mode = 'ordered' THEN
+                RETURN QUERY SELECT * FROM penstock.claim_partition(
+                    reader.group_id, line.partition_id, NULL, level, line.seq, reader.settings,
+                    max_messages, max_bytes, lease_time, consumer, auto_ack
+                );
+            ELSE
+                RETURN QUERY SELECT * FROM penstock.claim_range(
+                    line, level, reader.settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+                );
+            END IF;
+        END LOOP;
+        EXIT WHEN wanted <= 0;
+    END LOOP;
+END
+$$;

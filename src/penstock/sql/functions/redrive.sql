@@ -1,0 +1,48 @@
+-- penstock.redrive(queue_name, group_name, wanted_reason, wanted_ids, max_rows)
+--
+-- Delivers dead letters again, a chunk at a time, to the group that failed and to no other: they move to that group's
+-- private lane, in one transaction. Each has its original id in the header penstock-origin; its attempts begin anew.
+--
+-- Parameters: those of take_dead_letters.
+-- Returns: how many; call again until it is 0.
+-- Calls: take_dead_letters, push. Tables: queues, partitions (insert).
+CREATE OR REPLACE FUNCTION penstock.redrive(
+    queue_name text, group_name text DEFAULT NULL, wanted_reason text DEFAULT NULL, wanted_ids bigint[] DEFAULT NULL,
+    max_rows integer DEFAULT 1000
+)
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+AS $$
+DECLARE
+    queue  integer := penstock.find_queue(queue_name);
+    letter record;
+    taken  bigint := 0;
+BEGIN
+    PERFORM penstock.require_read_committed('redrive');
+    PERFORM penstock.use_lock_timeout();
+    FOR letter IN
+        SELECT
+            d.group_id, '~redrive/' || d.group_id AS lane, count(*) AS letters,
+            array_agg(d.payload ORDER BY d.dead_letter_id) AS payloads,
+            array_agg(d.key ORDER BY d.dead_letter_id) AS keys,
+            array_agg(coalesce(d.headers, '{}') || jsonb_build_object(
+                'penstock-origin', coalesce(
+                    d.headers ->> 'penstock-origin',
+                    penstock.message_id(d.partition_id, d.message_offset, d.created_at)::text
+                )
+            ) ORDER BY d.dead_letter_id) AS headers
+        FROM penstock.take_dead_letters(queue_name, group_name, wanted_reason, wanted_ids, max_rows) d
+        GROUP BY d.group_id
+        ORDER BY d.group_id
+    LOOP
+        INSERT INTO penstock.partitions (queue_id, name, lane_of)
+        VALUES (queue, letter.lane, letter.group_id)
+        ON CONFLICT DO NOTHING;
+        PERFORM penstock.push(queue_name, letter.payloads, letter.lane, letter.keys, letter.headers);
+        taken := taken + letter.letters;
+    END LOOP;
+    RETURN taken;
+END
+$$;

@@ -1,0 +1,116 @@
+-- penstock.resync(after_partition, max_partitions)
+--
+-- Repairs readiness, after a restore or logical replication that did not run penstock's functions: every partition with
+-- work is put in line, every place in line that no journal knows is removed. Harmless at any time, under load too, and
+-- as often as you like. Call it again with the returned position until that is null.
+--
+-- Parameters: after_partition - where the last call ended; max_partitions - how many to visit.
+-- Returns: what was repaired, and where to go on.
+-- Calls: partition_span, append_state, wake_partitions. Tables: partitions, journal (lock), ready (delete).
+CREATE OR REPLACE FUNCTION penstock.resync(after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000)
+RETURNS TABLE (visited bigint, repaired bigint, busy bigint, next_partition bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    place  record;
+    newest penstock.journal;
+    span   record;
+BEGIN
+    PERFORM penstock.require_read_committed('resync');
+    visited := 0;
+    repaired := 0;
+    busy := 0;
+    IF after_partition = 0 THEN
+        -- A restore can leave the sequence behind the places that were given.
+        PERFORM setval('penstock.ready_seq', greatest(
+            nextval('penstock.ready_seq'), (SELECT coalesce(max(y.seq), 0) + 1 FROM penstock.ready y),
+            (SELECT coalesce(max(j.ready_seq), 0) + 1 FROM penstock.journal j)
+        ));
+        DELETE FROM penstock.ready y
+        USING (
+            SELECT y.group_id, y.priority, y.seq FROM penstock.ready y
+            WHERE y.lo IS NULL AND NOT EXISTS (
+                SELECT 1 FROM penstock.journal j
+                WHERE j.group_id = y.group_id AND j.partition_id = y.partition_id AND j.ready_seq = y.seq
+                  AND j.version = (
+                      SELECT max(n.version) FROM penstock.journal n
+                      WHERE n.group_id = y.group_id AND n.partition_id = y.partition_id
+                  )
+            )
+            FOR UPDATE SKIP LOCKED
+        ) gone
+        WHERE y.group_id = gone.group_id AND y.priority = gone.priority AND y.seq = gone.seq;
+        GET DIAGNOSTICS repaired = ROW_COUNT;
+    END IF;
+    FOR place IN
+        SELECT p.partition_id, p.queue_id, p.lane_of FROM penstock.partitions p
+        WHERE p.partition_id > after_partition
+        ORDER BY p.partition_id
+        LIMIT max_partitions
+    LOOP
+        visited := visited + 1;
+        next_partition := place.partition_id;
+        PERFORM 1 FROM penstock.partitions p
+        WHERE p.partition_id = place.partition_id
+        FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            busy := busy + 1;
+            CONTINUE;
+        END IF;
+        SELECT s.* INTO span FROM penstock.partition_span(place.partition_id) s;
+        FOR newest IN
+            SELECT j.* FROM penstock.consumer_groups g
+            CROSS JOIN LATERAL (
+                SELECT j.* FROM penstock.journal j
+                WHERE j.group_id = g.group_id AND j.partition_id = place.partition_id
+                ORDER BY j.version DESC
+                LIMIT 1
+            ) j
+            WHERE g.queue_id = place.queue_id
+        LOOP
+            -- Ready without a place: nobody else can go on from here, so we may; the lock makes us the only one.
+            IF newest.state = 'r' AND NOT EXISTS (
+                SELECT 1 FROM penstock.ready y
+                WHERE y.group_id = newest.group_id AND y.seq = newest.ready_seq
+                  AND y.partition_id = newest.partition_id
+            ) THEN
+                PERFORM 1 FROM penstock.journal j
+                WHERE j.group_id = newest.group_id AND j.partition_id = newest.partition_id
+                  AND j.version > newest.version;
+                IF NOT FOUND THEN
+                    PERFORM penstock.append_state(
+                        newest, 'r', newest.committed, newest.attempt, newest.narrow_attempt, newest.narrow_to
+                    );
+                    repaired := repaired + 1;
+                END IF;
+            ELSIF newest.state = 'i' AND span.head_offset > greatest(newest.committed, span.floor_offset) THEN
+                PERFORM penstock.append_state(newest, 'r', newest.committed);
+                repaired := repaired + 1;
+            END IF;
+        END LOOP;
+        IF span.head_offset > span.floor_offset AND EXISTS (
+            SELECT 1 FROM penstock.consumer_groups g
+            WHERE g.queue_id = place.queue_id AND g.subscription <> 'new' AND g.enrolled_to IS NULL
+              AND (place.lane_of IS NULL OR place.lane_of = g.group_id)
+              AND NOT EXISTS (
+                  SELECT 1 FROM penstock.journal j
+                  WHERE j.group_id = g.group_id AND j.partition_id = place.partition_id
+              )
+        ) THEN
+            PERFORM penstock.wake_partitions(ARRAY[place.partition_id], ARRAY[span.head_offset], g.group_id)
+            FROM penstock.consumer_groups g
+            WHERE g.queue_id = place.queue_id AND g.subscription <> 'new'
+              AND NOT EXISTS (
+                  SELECT 1 FROM penstock.journal j
+                  WHERE j.group_id = g.group_id AND j.partition_id = place.partition_id
+              );
+            repaired := repaired + 1;
+        END IF;
+    END LOOP;
+    IF visited < max_partitions THEN
+        next_partition := NULL;
+    END IF;
+    RETURN NEXT;
+END
+$$;

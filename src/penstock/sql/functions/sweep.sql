@@ -1,0 +1,88 @@
+-- penstock.sweep(max_rows)
+--
+-- Does what time brings: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
+-- over, looks at parked ones once more, answers doorbells, takes up partitions for new groups, and trims the journal
+-- behind the newest rows. Every consumer calls it now and then, in a transaction of its own; one works at a time and
+-- the others return at once. It never waits for a lock, so somebody's open transaction cannot stop the timers. With
+-- nothing due it writes nothing.
+--
+-- Parameters: max_rows - how many timers to visit.
+-- Returns: what was done, and when the next timer is due; no row when another sweep is at work.
+-- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions.
+-- Tables: journal (read), claims, doorbells (delete), partitions (lock), consumer_groups (read).
+CREATE OR REPLACE FUNCTION penstock.sweep(max_rows integer DEFAULT 1000)
+RETURNS TABLE (woken integer, trimmed integer, enrolled integer, next_due timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+    now_here timestamptz := clock_timestamp();
+    timer    record;
+    held     penstock.claims;
+    outcome  text;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), -1) THEN
+        RETURN;
+    END IF;
+    PERFORM penstock.require_read_committed('sweep');
+    woken := 0;
+    trimmed := 0;
+    enrolled := 0;
+    FOR timer IN
+        SELECT j.group_id, j.partition_id, j.version, j.state FROM penstock.journal j
+        WHERE j.due_at <= now_here
+        ORDER BY j.due_at
+        LIMIT max_rows
+    LOOP
+        outcome := penstock.sweep_timer(timer.group_id, timer.partition_id, timer.version, timer.state);
+        woken := woken + (outcome = 'woken')::integer;
+        trimmed := trimmed + (outcome = 'trimmed')::integer;
+    END LOOP;
+    FOR held IN
+        DELETE FROM penstock.claims c
+        USING (
+            SELECT c.ctid FROM penstock.claims c
+            WHERE c.due_at <= now_here
+            ORDER BY c.due_at
+            LIMIT max_rows
+            FOR UPDATE SKIP LOCKED
+        ) due
+        WHERE c.ctid = due.ctid
+        RETURNING c.*
+    LOOP
+        IF held.lease_id IS NULL THEN
+            PERFORM penstock.offer_range(held, held.lo, held.hi, held.attempt, held.first_error, held.last_error);
+        ELSE
+            PERFORM penstock.fail_range(held, NULL, 'the lease expired', 'lease expired', 0);
+        END IF;
+        woken := woken + 1;
+    END LOOP;
+    FOR timer IN
+        SELECT d.partition_id, d.base_offset FROM penstock.doorbells d
+        JOIN penstock.partitions p ON p.partition_id = d.partition_id
+        LIMIT max_rows
+        FOR NO KEY UPDATE OF p SKIP LOCKED
+    LOOP
+        PERFORM penstock.wake_partitions(ARRAY[timer.partition_id], ARRAY[timer.base_offset]);
+        DELETE FROM penstock.doorbells d
+        WHERE d.partition_id = timer.partition_id AND d.base_offset = timer.base_offset;
+        woken := woken + 1;
+    END LOOP;
+    FOR timer IN
+        SELECT g.group_id FROM penstock.consumer_groups g
+        WHERE g.enrolled_to IS NOT NULL
+        ORDER BY g.group_id
+    LOOP
+        enrolled := enrolled + penstock.enrol_partitions(timer.group_id, max_rows);
+    END LOOP;
+    SELECT least(
+        (SELECT j.due_at FROM penstock.journal j WHERE j.due_at > now_here ORDER BY j.due_at LIMIT 1),
+        (SELECT c.due_at FROM penstock.claims c WHERE c.due_at > now_here ORDER BY c.due_at LIMIT 1)
+    ) INTO next_due;
+    RETURN NEXT;
+END
+$$;

@@ -1,0 +1,29 @@
+-- penstock.take_dead_letters(queue_name, group_name, wanted_reason, wanted_ids, max_rows)
+--
+-- Removes a chunk of dead letters, oldest first. Two who take at once get different ones.
+--
+-- Parameters: group_name, wanted_reason, wanted_ids - null for all; max_rows - how many.
+-- Returns: what was removed.
+-- Calls: find_queue. Tables: dead_letters (delete), consumer_groups (read).
+CREATE OR REPLACE FUNCTION penstock.take_dead_letters(
+    queue_name text, group_name text, wanted_reason text, wanted_ids bigint[], max_rows integer
+)
+RETURNS SETOF penstock.dead_letters
+LANGUAGE sql
+AS $$
+    DELETE FROM penstock.dead_letters d
+    USING (
+        SELECT d.dead_letter_id
+        FROM penstock.dead_letters d
+        JOIN penstock.consumer_groups g ON g.group_id = d.group_id
+        WHERE d.queue_id = penstock.find_queue(queue_name)
+          AND (take_dead_letters.group_name IS NULL OR g.name = take_dead_letters.group_name)
+          AND (wanted_reason IS NULL OR d.reason = wanted_reason)
+          AND (wanted_ids IS NULL OR d.dead_letter_id = ANY (wanted_ids))
+        ORDER BY d.dead_letter_id
+        LIMIT max_rows
+        FOR UPDATE OF d SKIP LOCKED
+    ) chosen
+    WHERE d.dead_letter_id = chosen.dead_letter_id
+    RETURNING d.*
+$$;

@@ -1,0 +1,104 @@
+-- penstock.verify()
+--
+-- Compares state and log. Every count must be 0, always, under load too: each check is one statement, which sees one
+-- moment.
+--
+-- Returns: a row per check: its name, how many violate it, and what it means.
+-- Calls: partition_span. Tables: all (read).
+CREATE OR REPLACE FUNCTION penstock.verify()
+RETURNS TABLE (check_name text, violations bigint, meaning text)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+    WITH runs AS (
+        SELECT
+            s.partition_id, s.base_offset, s.count, s.created_at, s.ends,
+            lead(s.base_offset) OVER later AS next_base, lead(s.created_at) OVER later AS next_time
+        FROM penstock.segments s
+        WHERE s.partition_id > 0
+        WINDOW later AS (PARTITION BY s.partition_id ORDER BY s.base_offset)
+    ), spans AS (
+        SELECT p.partition_id, p.queue_id, p.lane_of, s.floor_offset, s.head_offset, s.newest_at
+        FROM penstock.partitions p
+        CROSS JOIN LATERAL penstock.partition_span(p.partition_id) s
+    ), newest AS (
+        SELECT DISTINCT ON (j.group_id, j.partition_id) j.*
+        FROM penstock.journal j
+        ORDER BY j.group_id, j.partition_id, j.version DESC
+    )
+    SELECT 'gaps', count(*), 'offsets missing between two segments' FROM runs r
+    WHERE r.next_base > r.base_offset + r.count
+    UNION ALL
+    SELECT 'overlaps', count(*), 'offsets in two segments' FROM runs r WHERE r.next_base < r.base_offset + r.count
+    UNION ALL
+    SELECT 'times_that_go_back', count(*), 'a segment that is older than the one before it' FROM runs r
+    WHERE r.next_time < r.created_at
+    UNION ALL
+    SELECT 'stubs_inside', count(*), 'a stub with messages below it' FROM runs r
+    JOIN spans s ON s.partition_id = r.partition_id
+    WHERE r.ends IS NULL AND r.base_offset >= s.floor_offset
+    UNION ALL
+    SELECT 'orphan_segments', count(*), 'segments of no partition' FROM runs r
+    WHERE NOT EXISTS (SELECT 1 FROM penstock.partitions p WHERE p.partition_id = r.partition_id)
+    UNION ALL
+    SELECT 'orphan_partitions', count(*), 'partitions of no queue, or lanes of no group' FROM penstock.partitions p
+    WHERE NOT EXISTS (SELECT 1 FROM penstock.queues q WHERE q.queue_id = p.queue_id)
+       OR p.lane_of IS NOT NULL
+       AND NOT EXISTS (SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = p.lane_of)
+    UNION ALL
+    SELECT 'newer_messages_count', count(*), 'messages newer than partition_lookup says' FROM runs r
+    JOIN spans s ON s.partition_id = r.partition_id
+    WHERE r.base_offset + r.count > s.head_offset
+    UNION ALL
+    SELECT 'partitions_with_stale_lookup', count(*), 'partitions whose newest message partition_lookup does not have'
+    FROM spans s
+    LEFT JOIN penstock.partition_lookup l ON l.partition_id = s.partition_id
+    WHERE s.head_offset > s.floor_offset AND l.last_message_created_at IS DISTINCT FROM s.newest_at
+    UNION ALL
+    SELECT 'journal_rows_out_of_order', count(*), 'a journal row that is impossible by itself' FROM penstock.journal j
+    WHERE j.committed > j.claimed_to OR (j.state = 'c') <> (j.lease_id IS NOT NULL)
+       OR (j.state = 'r') <> (j.ready_seq IS NOT NULL) OR (j.state IN ('c', 't', 'p')) <> (j.due_at IS NOT NULL)
+    UNION ALL
+    SELECT 'orphan_journals', count(*), 'journals of no group or no partition' FROM newest n
+    WHERE NOT EXISTS (SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = n.group_id)
+       OR NOT EXISTS (SELECT 1 FROM penstock.partitions p WHERE p.partition_id = n.partition_id)
+    UNION ALL
+    SELECT 'positions_out_of_order', count(*), 'not committed <= claimed_to <= head' FROM newest n
+    JOIN spans s ON s.partition_id = n.partition_id
+    WHERE NOT (n.committed <= n.claimed_to AND n.claimed_to <= s.head_offset)
+    UNION ALL
+    SELECT 'work_not_in_line', count(*), 'messages to read in a partition that is idle for its group'
+    FROM newest n
+    JOIN spans s ON s.partition_id = n.partition_id
+    WHERE n.state = 'i' AND s.head_offset > greatest(n.committed, s.floor_offset)
+    UNION ALL
+    SELECT 'work_not_taken_up', count(*), 'messages to read in a partition that its group does not know' FROM spans s
+    JOIN penstock.consumer_groups g ON g.queue_id = s.queue_id AND (s.lane_of IS NULL OR s.lane_of = g.group_id)
+    WHERE g.subscription = 'all' AND g.enrolled_to IS NULL AND s.head_offset > s.floor_offset
+      AND NOT EXISTS (SELECT 1 FROM newest n WHERE n.group_id = g.group_id AND n.partition_id = s.partition_id)
+      AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
+    UNION ALL
+    SELECT 'ready_without_place', count(*), 'ready, and not in line' FROM newest n
+    WHERE n.state = 'r' AND NOT EXISTS (
+        SELECT 1 FROM penstock.ready y WHERE y.group_id = n.group_id AND y.seq = n.ready_seq
+    )
+    UNION ALL
+    SELECT 'places_of_nobody', count(*), 'a place in line that no journal knows' FROM penstock.ready y
+    WHERE y.lo IS NULL AND NOT EXISTS (
+        SELECT 1 FROM newest n
+        WHERE n.group_id = y.group_id AND n.partition_id = y.partition_id AND n.state = 'r' AND n.ready_seq = y.seq
+    )
+    UNION ALL
+    SELECT 'ranges_out_of_order', count(*), 'shared ranges that overlap or lie past what was handed out'
+    FROM (
+        SELECT w.*, lead(w.lo) OVER (PARTITION BY w.group_id, w.partition_id ORDER BY w.lo) AS next_lo
+        FROM (
+            SELECT c.group_id, c.partition_id, c.lo, c.hi FROM penstock.claims c
+            UNION ALL
+            SELECT y.group_id, y.partition_id, y.lo, y.hi FROM penstock.ready y WHERE y.lo IS NOT NULL
+        ) w
+    ) w
+    LEFT JOIN newest n ON n.group_id = w.group_id AND n.partition_id = w.partition_id
+    WHERE w.next_lo < w.hi OR w.hi > coalesce(n.claimed_to, 0)
+$$;

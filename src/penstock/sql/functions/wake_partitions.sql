@@ -1,0 +1,48 @@
+-- penstock.wake_partitions(targets, base_offsets, only_group)
+--
+-- Puts partitions that were just pushed to in line for every group that is not at them already. The caller holds the
+-- locks of the partitions and the shared lock of their queues, and calls this in a statement of its own: only so
+-- does it see the newest state of every group, and every group there is.
+--
+-- Parameters: targets - partition ids; base_offsets - the first offset that was pushed to each; only_group - null for
+-- every group.
+-- Returns: nothing.
+-- Calls: offset_at. Tables: partitions, consumer_groups (read), journal, ready (insert).
+CREATE OR REPLACE FUNCTION penstock.wake_partitions(
+    targets bigint[], base_offsets bigint[], only_group integer DEFAULT NULL
+)
+RETURNS void
+LANGUAGE sql
+AS $$
+    WITH waking AS MATERIALIZED (
+        SELECT
+            g.group_id, p.partition_id, p.priority, coalesce(j.version, 0) + 1 AS version,
+            coalesce(j.committed, CASE g.subscription
+                WHEN 'all' THEN 0
+                WHEN 'new' THEN w.base_offset
+                ELSE penstock.offset_at(p.partition_id, g.from_time)
+            END) AS committed,
+            coalesce(j.skipped, 0) AS skipped, j.acked_at,
+            nextval('penstock.ready_seq') AS seq
+        FROM unnest(targets, base_offsets) w (partition_id, base_offset)
+        JOIN penstock.partitions p ON p.partition_id = w.partition_id
+        JOIN penstock.consumer_groups g
+            ON g.queue_id = p.queue_id AND (p.lane_of IS NULL OR p.lane_of = g.group_id)
+        LEFT JOIN LATERAL (
+            SELECT j.version, j.state, j.committed, j.skipped, j.acked_at
+            FROM penstock.journal j
+            WHERE j.group_id = g.group_id AND j.partition_id = p.partition_id
+            ORDER BY j.version DESC
+            LIMIT 1
+        ) j ON true
+        WHERE (j.state IS NULL OR j.state IN ('i', 'p')) AND (only_group IS NULL OR g.group_id = only_group)
+    ), appended AS (
+        INSERT INTO penstock.journal (
+            group_id, partition_id, version, state, committed, claimed_to, skipped, ready_seq, acked_at
+        )
+        SELECT w.group_id, w.partition_id, w.version, 'r', w.committed, w.committed, w.skipped, w.seq, w.acked_at
+        FROM waking w
+    )
+    INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
+    SELECT w.group_id, w.priority, w.seq, w.partition_id FROM waking w
+$$;
