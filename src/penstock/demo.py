@@ -173,7 +173,8 @@ def run(client: Client, echo: Callable[[str], None], *, stay: bool) -> None:
         echo(f"Everything was as it must be, in {(datetime.now(UTC) - begun).total_seconds():.1f} s.")
         if stay:
             echo(f"serving at {redact(client.dsn)}; Ctrl-C to stop")
-            while True:
-                time.sleep(3600)
+            with suppress(KeyboardInterrupt):
+                while True:
+                    time.sleep(3600)
     finally:
         demo.clean_up()

@@ -54,11 +54,12 @@ def penstock_template(penstock_server: str) -> Iterator[str]:
     """The name of a migrated, empty database that others are copied from."""
     import psycopg
 
+    from penstock.engine.address import with_database
     from penstock.engine.migrate import migrate
 
     name = f"penstock_template_{uuid4().hex[:12]}"
     _execute(penstock_server, "CREATE DATABASE {}", name)
-    with psycopg.connect(_with_database(penstock_server, name), autocommit=True) as connection:
+    with psycopg.connect(with_database(penstock_server, name), autocommit=True) as connection:
         migrate(connection)
     yield name
     _execute(penstock_server, "DROP DATABASE {} WITH (FORCE)", name)
@@ -67,9 +68,11 @@ def penstock_template(penstock_server: str) -> Iterator[str]:
 @pytest.fixture
 def penstock_dsn(penstock_server: str, penstock_template: str) -> Iterator[str]:
     """The DSN of a fresh, migrated database, dropped after the test."""
+    from penstock.engine.address import with_database
+
     name = f"penstock_test_{uuid4().hex[:12]}"
     _execute(penstock_server, "CREATE DATABASE {} TEMPLATE {}", name, penstock_template)
-    yield _with_database(penstock_server, name)
+    yield with_database(penstock_server, name)
     _execute(penstock_server, "DROP DATABASE {} WITH (FORCE)", name)
 
 
@@ -88,12 +91,3 @@ def _execute(server: str, statement: str, *names: str) -> None:
 
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(SQL(statement).format(*map(Identifier, names)))
-
-
-def _with_database(server: str, name: str) -> str:
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
-    if "://" in server:
-        base, _, query = server.partition("?")
-        return f"{base.rpartition('/')[0]}/{name}{'?' if query else ''}{query}"
-    return make_conninfo("", **{**conninfo_to_dict(server), "dbname": name})

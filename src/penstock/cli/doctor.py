@@ -7,7 +7,7 @@ import click
 
 from penstock.cli import output
 from penstock.cli.options import Command, Given, json_option
-from penstock.errors import EmbeddedError, PenstockError, SetupError
+from penstock.errors import PenstockError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ def _database(settings: "Settings") -> "Iterator[Check]":
     try:
         address = open_address(settings, check_schema=False)
     except PenstockError as error:
-        away = not isinstance(error, SetupError) or isinstance(error, EmbeddedError)
+        away = not isinstance(error, SetupError)
         yield checks.Check("database", "fail", str(error), "see PENSTOCK_URL and --url", retry=away)
         return
     try:

@@ -44,6 +44,11 @@ def show_one(record: Record, as_json: bool) -> None:
         show([{"field": name, "value": value} for name, value in record.items()], ("field", "value"), False)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return so many of something: 1 message, 2 messages."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def json_line(record: object) -> bytes:
     """Return a line of JSON."""
     import msgspec

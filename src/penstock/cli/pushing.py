@@ -93,7 +93,7 @@ def push(
                     advance(len(made))
     except (Exception, KeyboardInterrupt) as error:
         if tally.count:
-            error.add_note(f"{tally.count} messages of earlier batches are pushed")
+            error.add_note(f"{output.counted(tally.count, 'message')} of earlier batches pushed")
         raise
     tally.show(as_json)
 
@@ -127,8 +127,8 @@ class Tally:
         """Print where the messages went."""
         for_person = output.is_terminal() and not as_json
         if for_person or not self.count:
-            places = f"{len(self._partitions)} partition{'s' * (len(self._partitions) != 1)}"
-            output.remark(f"pushed {self.count} message{'s' * (self.count != 1)} to {places} of {self._queue}")
+            messages, places = output.counted(self.count, "message"), output.counted(len(self._partitions), "partition")
+            output.remark(f"pushed {messages} to {places} of {self._queue}")
         if not for_person or len(self._partitions) <= _FEW:
             output.show(self._partitions.values(), ("partition", "first_offset", "count", "id"), as_json)
 

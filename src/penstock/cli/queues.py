@@ -166,7 +166,7 @@ def purge(given: Given, queue: str, partition: str | None, yes: bool) -> None:
     _confirm(f"drop all messages of {_named(queue, partition)}", yes)
     with given.client() as client:
         dropped = client.purge(queue, partition=partition)
-    click.echo(f"dropped {dropped} messages")
+    click.echo(f"dropped {output.counted(dropped, 'message')}")
 
 
 @click.command(cls=Command, examples=("penstock delete orders --yes", "penstock delete orders --partition eu --yes"))
@@ -182,7 +182,7 @@ def delete(given: Given, queue: str, partition: str | None, yes: bool) -> None:
     _confirm(f"delete {_named(queue, partition)} with all its messages", yes)
     with given.client() as client:
         dropped = client.delete(queue, partition=partition)
-    click.echo(f"deleted {_named(queue, partition)} with {dropped} messages")
+    click.echo(f"deleted {_named(queue, partition)} with {output.counted(dropped, 'message')}")
 
 
 def _settings(texts: dict[str, str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The services themselves: start and stop the embedded server, show the settings, run the demo."""
 
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,9 @@ def demo(given: Given, stay: bool | None) -> None:
     """
     from penstock import demo
 
-    with ends_on_signal(), given.client() as client:
+    # Whatever ends it, it cleans up.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with given.client() as client:
         demo.run(client, click.echo, stay=output.is_terminal() if stay is None else stay)
 
 

@@ -7,6 +7,7 @@ the same for both.
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -82,6 +83,14 @@ def open_address(settings: Settings, *, check_schema: bool = True) -> Address:
     return address
 
 
+def with_database(dsn: str, name: str) -> str:
+    """Return the address of another database of the same server, in the form that was given."""
+    if "://" in dsn:
+        parts = urlsplit(dsn)
+        return parts._replace(path=f"/{name}").geturl()
+    return make_conninfo("", **{**conninfo_to_dict(dsn), "dbname": name})
+
+
 def redact(dsn: str) -> str:
     """Return a DSN that may be shown: without its passwords."""
     # Up to the last @: libpq, and people who forget to escape, allow almost anything in a password.
@@ -103,12 +112,12 @@ def unreachable(dsn: str, error: psycopg.Error) -> Exception:
     known = translate(error)
     if known is not None:
         return known
-    said = str(error).strip()
+    said = " ".join(str(error).split()).rstrip(".?")
     if "authentication failed" in said or "no password supplied" in said:
         return SetupError(f"{redact(dsn)} refused the login: {said}. Check PENSTOCK_URL.")
     if "does not exist" in said:
         return SetupError(f"{redact(dsn)}: {said}. Create it, or check PENSTOCK_URL.")
-    return Unavailable(f"{redact(dsn)} cannot be reached: {said}. Is the server running?")
+    return Unavailable(f"{redact(dsn)} cannot be reached: {said}. Check that it runs, and PENSTOCK_URL.")
 
 
 def _find(settings: Settings) -> Address:

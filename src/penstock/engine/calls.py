@@ -119,6 +119,8 @@ class Paging:
         self._stop = stop
         self._times = (start_time, stop_time)
         self._left = limit
+        self._limit_stop: int | None = None
+        self._fell_short = False
 
     def next_call(self) -> "Call[Slices] | None":
         """Return the call for the next page, or None after the last."""
@@ -127,8 +129,9 @@ class Paging:
         start_time, stop_time = self._times
         stop = self._stop
         # Without a time, the limit is a stop: offsets have no gaps.
-        if self._left is not None and start_time is None:
-            stop = self._next + self._left if stop is None else min(stop, self._next + self._left)
+        if self._left is not None and start_time is None and not self._fell_short:
+            self._limit_stop = self._next + self._left
+            stop = self._limit_stop if stop is None else min(stop, self._limit_stop)
         return read(self._place, self._next, stop, start_time, stop_time, PAGE_BYTES)
 
     def took(self, page: Slices) -> Slices:
@@ -143,6 +146,10 @@ class Paging:
                 self._left -= kept[-1].count
         if self._left == 0:
             self._next = None
+        elif self._next is None and self._limit_stop is not None and not self._fell_short:
+            # What lies below the floor does not count: look once more, from where the limit made us stop.
+            self._fell_short = True
+            self._next = self._limit_stop if self._stop is None or self._limit_stop < self._stop else None
         return Slices(page.partition_id, kept, self._next)
 
 

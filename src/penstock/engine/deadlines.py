@@ -79,7 +79,7 @@ class Watchdog:
                 due = [watch for watch in self._watches if watch.due <= now]
                 if not due:
                     # Asleep for at most an hour: a new watch that is due earlier wakes us.
-                    self._wakes_at = min((w.due for w in self._watches), default=now + 3600)
+                    self._wakes_at = min([now + 3600, *(w.due for w in self._watches)])
                     self._changed.wait(self._wakes_at - now)
                     continue
             for watch in due:

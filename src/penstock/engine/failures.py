@@ -38,7 +38,7 @@ _ADVICE: dict[str, tuple[type[PenstockError], str]] = {
     ),
     "57014": (TimedOut, "It was cancelled; raise PENSTOCK_TIMEOUT if it needs longer."),
     "25006": (SetupError, "This server is read-only: connect to the primary."),
-    "42501": (SetupError, "Ask for a role: `penstock grant producer|consumer|admin TO …`."),
+    "42501": (SetupError, "Ask for a role: `penstock grant producer|consumer|admin USER`."),
     "3F000": (SetupError, "Run `penstock migrate`."),
     "42P01": (SetupError, "Run `penstock migrate`."),
     "42883": (SetupError, "Run `penstock migrate`."),

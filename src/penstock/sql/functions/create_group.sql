@@ -9,7 +9,7 @@
 -- 'shared' (competing consumers, many claims per partition, no order).
 -- Returns: the group's id; raises duplicate_object when it exists.
 -- Calls: require_names, group_settings_problem, require_read_committed, use_lock_timeout, find_queue,
--- enrol_partitions. Tables: queues, consumer_groups (insert).
+-- lock_queue, enrol_partitions. Tables: queues, consumer_groups (insert).
 CREATE OR REPLACE FUNCTION penstock.create_group(
     queue_name   text,
     group_name   text,
@@ -45,7 +45,7 @@ BEGIN
     PERFORM penstock.use_lock_timeout();
     INSERT INTO penstock.queues (name) VALUES (queue_name) ON CONFLICT DO NOTHING;
     queue := penstock.find_queue(queue_name);
-    PERFORM pg_advisory_xact_lock(penstock.queue_lock_class(), queue);
+    PERFORM penstock.lock_queue(queue);
     INSERT INTO penstock.consumer_groups (queue_id, name, mode, config, subscription, from_time, enrolled_to)
     VALUES (
         queue, group_name, create_group.mode, create_group.config, create_group.subscription, create_group.from_time,

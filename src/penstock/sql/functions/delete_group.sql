@@ -5,7 +5,7 @@
 --
 -- Parameters: the names.
 -- Returns: nothing; raises undefined_object when there is no such group.
--- Calls: find_group, use_lock_timeout, delete_partitions. Tables: consumer_groups, ready, claims, journal, dead_letters
+-- Calls: find_group, use_lock_timeout, lock_queue, delete_partitions. Tables: consumer_groups, ready, claims, journal, dead_letters
 -- (delete).
 CREATE OR REPLACE FUNCTION penstock.delete_group(queue_name text, group_name text)
 RETURNS void
@@ -17,7 +17,7 @@ DECLARE
     target integer := penstock.find_group(queue_name, group_name);
 BEGIN
     PERFORM penstock.use_lock_timeout();
-    PERFORM pg_advisory_xact_lock(penstock.queue_lock_class(), penstock.find_queue(queue_name));
+    PERFORM penstock.lock_queue(penstock.find_queue(queue_name));
     PERFORM penstock.delete_partitions(
         ARRAY(SELECT p.partition_id FROM penstock.partitions p WHERE p.lane_of = target)
     );

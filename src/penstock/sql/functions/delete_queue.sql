@@ -5,7 +5,7 @@
 --
 -- Parameters: queue_name.
 -- Returns: how many messages went with it; raises undefined_object when there is no such queue.
--- Calls: find_queue, use_lock_timeout, delete_partitions. Tables: queues, consumer_groups, dead_letters (delete).
+-- Calls: find_queue, use_lock_timeout, lock_queue, delete_partitions. Tables: queues, consumer_groups, dead_letters (delete).
 CREATE OR REPLACE FUNCTION penstock.delete_queue(queue_name text)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -18,7 +18,7 @@ DECLARE
 BEGIN
     PERFORM penstock.use_lock_timeout();
     -- Against a partition that is being made for this queue right now.
-    PERFORM pg_advisory_xact_lock(penstock.queue_lock_class(), queue);
+    PERFORM penstock.lock_queue(queue);
     messages := penstock.delete_partitions(
         ARRAY(SELECT p.partition_id FROM penstock.partitions p WHERE p.queue_id = queue)
     );

@@ -20,16 +20,17 @@ DECLARE
         LIMIT 1
     );
 BEGIN
-    WITH gone AS (
+    -- Materialized: a join might run it again for each row, and each run would find max_segments more.
+    WITH old AS MATERIALIZED (
+        SELECT o.base_offset FROM penstock.segments o
+        WHERE o.partition_id = drop_below.partition_id
+          AND o.base_offset < newest AND o.base_offset + o.count <= cutoff
+        ORDER BY o.base_offset
+        LIMIT max_segments
+        FOR UPDATE
+    ), gone AS (
         DELETE FROM penstock.segments s
-        USING (
-            SELECT o.base_offset FROM penstock.segments o
-            WHERE o.partition_id = drop_below.partition_id
-              AND o.base_offset < newest AND o.base_offset + o.count <= cutoff
-            ORDER BY o.base_offset
-            LIMIT max_segments
-            FOR UPDATE
-        ) o
+        USING old o
         WHERE s.partition_id = drop_below.partition_id AND s.base_offset = o.base_offset
         RETURNING s.count, s.ends
     ), stub AS (
@@ -38,6 +39,8 @@ BEGIN
             headers = NULL, header_ends = NULL, run_counts = NULL, run_times = NULL, bytes = 0
         WHERE s.partition_id = drop_below.partition_id AND s.base_offset = newest
           AND s.base_offset + s.count <= cutoff AND s.ends IS NOT NULL
+          -- Oldest first: not while one below it may be left.
+          AND (max_segments IS NULL OR (SELECT count(*) FROM old) < max_segments)
         RETURNING s.count
     )
     SELECT count(*), coalesce(sum(d.count), 0) INTO dropped_segments, dropped_messages

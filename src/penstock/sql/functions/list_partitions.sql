@@ -17,6 +17,8 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+-- A generic plan would visit all partitions to describe one.
+SET plan_cache_mode = force_custom_plan
 AS $$
 DECLARE
     queue  integer := penstock.find_queue(queue_name);

@@ -5,7 +5,7 @@
 -- Parameters: one entry of those of push_segments.
 -- Returns: where the segment went and the time its messages got.
 -- Calls: ensure_partitions, require_packed, compresses, wake_partitions, push_segments (for callers above READ
--- COMMITTED). Tables: queues (read), partitions (lock), segments (insert).
+-- COMMITTED). Tables: queues, consumer_groups (read), partitions (lock), segments (insert).
 CREATE OR REPLACE FUNCTION penstock.push_segment(
     queue_name     text,
     partition_name text,
@@ -36,7 +36,10 @@ BEGIN
         );
         RETURN;
     END IF;
-    PERFORM penstock.use_lock_timeout();
+    -- What use_lock_timeout does, without the cost of a call.
+    IF current_setting('penstock.lock_timeout', true) <> '' THEN
+        PERFORM set_config('lock_timeout', current_setting('penstock.lock_timeout'), true);
+    END IF;
     LOOP
         SELECT p.partition_id, q.queue_id, q.name, q.settings INTO target
         FROM penstock.queues q
@@ -81,7 +84,10 @@ BEGIN
             body, ends, keys, key_ends, headers, header_ends
         );
     END IF;
-    PERFORM penstock.wake_partitions(ARRAY[partition_id], ARRAY[first_offset]);
+    PERFORM 1 FROM penstock.consumer_groups g WHERE g.queue_id = target.queue_id LIMIT 1;
+    IF FOUND THEN
+        PERFORM penstock.wake_partitions(ARRAY[partition_id], ARRAY[first_offset]);
+    END IF;
     RETURN NEXT;
 END
 $$;

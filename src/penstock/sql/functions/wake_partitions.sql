@@ -12,8 +12,9 @@ CREATE OR REPLACE FUNCTION penstock.wake_partitions(
     targets bigint[], base_offsets bigint[], only_group integer DEFAULT NULL
 )
 RETURNS void
-LANGUAGE sql
+LANGUAGE plpgsql
 AS $$
+BEGIN
     WITH waking AS MATERIALIZED (
         SELECT
             g.group_id, p.partition_id, p.priority, coalesce(j.version, 0) + 1 AS version,
@@ -44,5 +45,6 @@ AS $$
         FROM waking w
     )
     INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
-    SELECT w.group_id, w.priority, w.seq, w.partition_id FROM waking w
+    SELECT w.group_id, w.priority, w.seq, w.partition_id FROM waking w;
+END
 $$;
