@@ -25,7 +25,7 @@ def test_up_serves_until_interrupted_and_leaves_nothing_behind(embedded_penstock
 
 def test_up_hides_the_password_and_ends_with_sigterm(embedded_penstock: CommandLine) -> None:
     with embedded_penstock.running("up", "--home", embedded_penstock.environment["PENSTOCK_HOME"]) as running:
-        assert running.line().startswith("postgresql://penstock:***@127.0.0.1:")
+        assert running.line().startswith("postgresql://postgres:***@127.0.0.1:")
         assert running.end(signal.SIGTERM).code == 0
 
 
@@ -78,6 +78,9 @@ def test_the_doctor_looks_at_everything(penstock: CommandLine) -> None:
         "long transactions",
         "prepared transactions",
         "autovacuum",
+        "stuck groups",
+        "expired claims",
+        "dead letters",
         "privileges",
     ]
     assert {row[1] for row in rows} <= {"ok", "info", "warn"}

@@ -12,15 +12,15 @@ from uuid import uuid4
 
 import msgspec
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from penstock.bench.contenders import CONTENDERS, Space, cleaned_schema
+from penstock.bench.contenders import CONTENDERS, SCHEMA, Space, cleaned_schema
 from penstock.bench.environment import Environment, look
 from penstock.bench.payloads import Payload
 from penstock.bench.plan import Case, Plan, Result
 from penstock.bench.workers import Job, Reading, Workers, Writing
 from penstock.engine.client import Client
-from penstock.errors import NotFound
+from penstock.errors import NotFound, PenstockError
 
 ALL = ("penstock", "seed-001", "blob")
 LOGS = ("penstock", "seed-001")
@@ -44,16 +44,16 @@ class Run:
         self._connection = connection
         self._workers = workers
         self._plan = plan
-        self._names = (f"penstock_bench_{uuid4().hex[:8]}_{number}" for number in count())
+        self._names = (f"{SCHEMA}_{uuid4().hex[:8]}_{number}" for number in count())
 
     def results(self, progress: Progress) -> Iterator[Result]:
         """Measure everything."""
         steps = count(1)
         for payload, batch in self._plan.writes:
-            yield self._writes(payload, batch, partial_progress(progress, next(steps)))
+            yield self._writes(payload, batch, _at(progress, next(steps)))
         for payload, batch in self._plan.reads:
-            yield from self._reads(payload, batch, partial_progress(progress, next(steps)))
-        yield from self._singles(partial_progress(progress, next(steps)))
+            yield from self._reads(payload, batch, _at(progress, next(steps)))
+        yield from self._singles(_at(progress, next(steps)))
 
     def _writes(self, payload: Payload, batch: int, say: Callable[[Case], None]) -> Result:
         plan = self._plan
@@ -103,8 +103,9 @@ class Run:
         return samples
 
     def _fill(self, names: Sequence[str], space: Space, payload: Payload, messages: int, batch: int) -> int:
-        """Store the same messages with each contender; nothing is timed, so nothing waits for the disk."""
-        dsn = make_conninfo(self._client.dsn, options="-c synchronous_commit=off")
+        """Store the same messages with each contender. Nothing is timed here, so nothing waits for the disk."""
+        options = conninfo_to_dict(self._client.dsn).get("options") or ""
+        dsn = make_conninfo(self._client.dsn, options=f"{options} -c synchronous_commit=off".strip())
         batches = payload.batches(messages, batch, seed=1)
         for name in names:
             with contextmanager(CONTENDERS[name].writer)(dsn, space, 0) as write:
@@ -135,11 +136,23 @@ def run(url: str | None, plan: Plan, quick: bool, progress: Progress) -> Report:
         psycopg.connect(client.dsn, autocommit=True) as connection,
         Workers(client.dsn, max(plan.writers, *plan.readers)) as workers,
     ):
+        _alone(client, connection)
         environment = look(connection)
         results = list(Run(client, connection, workers, plan).results(progress))
     return Report(environment, plan.rounds, quick, results)
 
 
-def partial_progress(progress: Progress, step: int) -> Callable[[Case], None]:
-    """Bind progress to a step."""
+def _alone(client: Client, connection: psycopg.Connection[Any]) -> None:
+    """Refuse to run beside another benchmark, and remove what one that was killed left behind."""
+    row = connection.execute("SELECT pg_try_advisory_lock(hashtext(%s))", (SCHEMA,)).fetchone()
+    if row != (True,):
+        raise PenstockError(
+            "another benchmark runs on this database: wait for its end, or its figures are worth nothing"
+        )
+    for queue in client.queues():
+        if queue.name.startswith(f"{SCHEMA}_"):
+            client.delete(queue.name)
+
+
+def _at(progress: Progress, step: int) -> Callable[[Case], None]:
     return lambda case: progress(step, case.title)

@@ -1,6 +1,7 @@
 """The checks of `penstock doctor`: each looks at one thing and says what to do about it.
 
-They ask the server about itself, so the SQL here reads PostgreSQL's catalogs and no table of the engine.
+They ask the server about itself, so the SQL here reads PostgreSQL's catalogs and no table of the engine. Those that
+look at groups are in `group_checks`.
 """
 
 import os
@@ -17,6 +18,8 @@ import psycopg
 
 from penstock import embedded as services
 from penstock import sql
+from penstock.cli import group_checks
+from penstock.cli.group_checks import Finding
 from penstock.engine import migrate
 from penstock.errors import PenstockError
 
@@ -104,10 +107,7 @@ def server(connection: psycopg.Connection[Any], embedded: bool) -> Iterator[Chec
             yield Check(name, "warn", f"cannot be seen: {str(error).strip().splitlines()[0]}")
 
 
-_Finding = tuple[Literal["ok", "info", "warn", "fail"], str] | tuple[Literal["ok", "info", "warn", "fail"], str, str]
-
-
-def schema(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
+def schema(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     """Look whether the schema is the one that this code needs."""
     found, needed = migrate.inspect(connection).schema_version, sql.version()
     if found is None:
@@ -119,14 +119,14 @@ def schema(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
     return "ok", f"version {found}"
 
 
-def pooler(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
+def pooler(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     """Look whether a pooler stands between."""
     if migrate.inspect(connection).pooled:
         return "info", "behind a pooler: statements are not prepared", "for the best speed connect to the server itself"
     return "ok", "none"
 
 
-def compression(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
+def compression(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     """Look whether the server has lz4."""
     if _all(
         connection,
@@ -136,7 +136,7 @@ def compression(connection: psycopg.Connection[Any], embedded: bool) -> _Finding
     return "info", "this server was built without lz4, so values are stored uncompressed"
 
 
-def isolation(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
+def isolation(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     """Look at the default isolation level."""
     [(level,)] = _all(connection, "SELECT current_setting('default_transaction_isolation')")
     if level == "read committed":
@@ -144,7 +144,7 @@ def isolation(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
     return "warn", level, "busy partitions will ask for retries; set default_transaction_isolation to read committed"
 
 
-def long_transactions(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
+def long_transactions(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     """Look for transactions that were left open."""
     rows = _all(
         connection,
@@ -167,7 +167,7 @@ def long_transactions(connection: psycopg.Connection[Any], embedded: bool) -> _F
     )
 
 
-def prepared_transactions(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
+def prepared_transactions(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     """Look for two-phase transactions that nobody has ended."""
     rows = _all(
         connection,
@@ -180,7 +180,7 @@ def prepared_transactions(connection: psycopg.Connection[Any], embedded: bool) -
     return "warn", found, "partitions that they pushed to stand still: COMMIT PREPARED or ROLLBACK PREPARED them"
 
 
-def autovacuum(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
+def autovacuum(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     """Look whether the server cleans up after itself."""
     [(vacuum, counts)] = _all(connection, "SELECT current_setting('autovacuum'), current_setting('track_counts')")
     if vacuum == counts == "on":
@@ -188,7 +188,7 @@ def autovacuum(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
     return "warn", f"autovacuum is {vacuum}, track_counts is {counts}", "set both on, or tables only grow"
 
 
-def privileges(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
+def privileges(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     """Look what the current user may do."""
     [(user, superuser, owner, roles)] = _all(
         connection,
@@ -207,7 +207,7 @@ def privileges(connection: psycopg.Connection[Any], embedded: bool) -> _Finding:
     return "warn", f"{user} has none of the three roles", f"ask the owner for `penstock grant producer {user}`"
 
 
-_SERVER_CHECKS: tuple[Callable[[psycopg.Connection[Any], bool], _Finding], ...] = (
+_SERVER_CHECKS: tuple[Callable[[psycopg.Connection[Any], bool], Finding], ...] = (
     schema,
     pooler,
     compression,
@@ -215,6 +215,9 @@ _SERVER_CHECKS: tuple[Callable[[psycopg.Connection[Any], bool], _Finding], ...] 
     long_transactions,
     prepared_transactions,
     autovacuum,
+    group_checks.stuck_groups,
+    group_checks.expired_claims,
+    group_checks.dead_letters,
     privileges,
 )
 

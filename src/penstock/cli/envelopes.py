@@ -1,4 +1,4 @@
-"""A message as one line of JSON, the same for `read --json` and `push --format envelope`.
+"""A message as one line of JSON, the same for `read --json`, `pop --json` and `push --format envelope`.
 
 A value that is JSON is in `value`, as it was written: numbers keep their digits, objects their order. Any other text is
 in `value_text`, and what is not UTF-8 is in `value_base64`. So a line says what the value was, and what was read can be
@@ -6,6 +6,7 @@ pushed again. Only white space around a JSON value is lost, and line breaks with
 """
 
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
@@ -13,11 +14,14 @@ import msgspec
 from penstock.engine.messages import Message, StoredMessage
 from penstock.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from penstock.engine.group_calls import Claim
+
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 
 class Envelope(msgspec.Struct):
-    """A stored message, as it is printed."""
+    """A stored message, as it is printed; one that a group delivers has its attempt, and one that is held its lease."""
 
     queue: str
     partition: str
@@ -26,6 +30,9 @@ class Envelope(msgspec.Struct):
     timestamp: datetime
     key: str | None = None
     headers: dict[str, str] | None = None
+    attempt: int | msgspec.UnsetType = msgspec.UNSET
+    lease_id: UUID | msgspec.UnsetType = msgspec.UNSET
+    lease_until: datetime | msgspec.UnsetType = msgspec.UNSET
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     value_text: str | msgspec.UnsetType = msgspec.UNSET
     value_base64: bytes | msgspec.UnsetType = msgspec.UNSET
@@ -59,8 +66,8 @@ _letters = msgspec.json.Decoder(Letter)
 _any_json = msgspec.json.Decoder(msgspec.Raw)
 
 
-def write(message: StoredMessage) -> bytes:
-    """Return a message as a line."""
+def write(message: StoredMessage, held: "Claim | None" = None) -> bytes:
+    """Return a message as a line, with the lease under which it is held."""
     envelope = Envelope(
         message.queue,
         message.partition,
@@ -69,17 +76,25 @@ def write(message: StoredMessage) -> bytes:
         message.timestamp,
         message.key,
         message.headers,
+        message.attempt or msgspec.UNSET,
+        **value_of(message.value),
     )
-    try:
-        text = message.value.decode()
-    except UnicodeDecodeError:
-        envelope.value_base64 = message.value
-        return _encoder.encode(envelope) + b"\n"
-    try:
-        envelope.value = msgspec.Raw(bytes(_any_json.decode(message.value)).translate(_ONE_LINE))
-    except (msgspec.DecodeError, RecursionError):
-        envelope.value_text = text
+    if held is not None:
+        envelope.lease_id = held.lease_id or msgspec.UNSET
+        envelope.lease_until = held.lease_until or msgspec.UNSET
     return _encoder.encode(envelope) + b"\n"
+
+
+def value_of(content: bytes) -> dict[str, Any]:
+    """Return a value under the name that says what it was: value, value_text or value_base64."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return {"value_base64": content}
+    try:
+        return {"value": msgspec.Raw(bytes(_any_json.decode(content)).translate(_ONE_LINE))}
+    except (msgspec.DecodeError, RecursionError):
+        return {"value_text": text}
 
 
 def read(line: bytes) -> Message:

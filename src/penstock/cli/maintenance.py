@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from penstock.engine.client import Client
 
 _TICK = 0.5
+_SWEEP_EVERY = 1.0
+# A sweep takes up to a thousand timers; after so many in a row others have their turn.
+_SWEEPS = 10
 _COUNTS = ("visited", "dropped_segments", "dropped_messages", "merged_segments")
 
 
@@ -37,11 +40,12 @@ _COUNTS = ("visited", "dropped_segments", "dropped_messages", "merged_segments")
 @json_option
 @click.pass_obj
 def maintain(given: Given, once: bool, every: float, as_json: bool) -> None:
-    """Drop what retention says and merge small segments.
+    """Drop what retention says, merge small segments, free expired leases.
 
     Runs until Ctrl-C or SIGTERM, and then exits with 0. Any number may run at once: one works, the others wait for
     their turn. Prints for each pass when it ended, how many partitions it visited, segments and messages it dropped,
-    and segments it merged.
+    and segments it merged. Between the passes it frees, about once a second, what expired leases hold and what has
+    waited long enough, so that this happens also when no consumer runs.
     """
     with ends_on_signal(), given.client() as client:
         if once:
@@ -68,20 +72,31 @@ def one_pass(client: "Client") -> dict[str, Any]:
 
 
 def passes(client: "Client", every: float) -> Iterator[dict[str, Any] | None]:
-    """Make a pass every so many seconds, for ever; between them yield None now and then, so that the caller can look.
+    """Make a pass every so many seconds, for ever; between them sweep, and yield None so that the caller can look.
 
     A database that is away for a while is reported, and waited for.
     """
-    due = time.monotonic()
+    due = sweep_due = time.monotonic()
     while True:
-        if time.monotonic() >= due:
-            due = time.monotonic() + every
-            try:
+        try:
+            if time.monotonic() >= due:
+                due = time.monotonic() + every
                 yield one_pass(client)
-            except (Retryable, Unavailable) as error:
-                output.remark(f"penstock: {error}")
-        yield None
+            yield None
+            if time.monotonic() >= sweep_due:
+                sweep_due = time.monotonic() + _SWEEP_EVERY
+                sweep(client)
+        except (Retryable, Unavailable) as error:
+            output.remark(f"penstock: {error}")
         time.sleep(max(0.0, min(_TICK, due - time.monotonic())))
+
+
+def sweep(client: "Client") -> None:
+    """Do what time brings: free expired leases, and wake what waited for a delay or a retry."""
+    for _ in range(_SWEEPS):
+        done = client.sweep()
+        if done is None or not done.woken + done.enrolled:
+            return
 
 
 @contextmanager

@@ -1,12 +1,15 @@
 """What commands share: the options that say which penstock is meant, examples in the help, and how values are read."""
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
     from penstock.engine.client import Client
@@ -74,7 +77,7 @@ class Command(click.Command):
     def __init__(self, *args: Any, examples: Sequence[str], connects: bool = True, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         self.examples = tuple(examples)
-        self.epilog = "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples)])
+        self.epilog = epilog(examples)
         self._more = CONNECTION if connects else ()
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -82,7 +85,13 @@ class Command(click.Command):
         return [*super().get_params(ctx), *self._more]
 
 
+def epilog(examples: Sequence[str]) -> str:
+    """Return examples as they stand at the end of a help text."""
+    return "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples)])
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def moment(context: click.Context, option: click.Parameter, value: str | None) -> datetime | None:
@@ -109,3 +118,48 @@ def named(context: click.Context, option: click.Parameter, values: tuple[str, ..
             raise click.BadParameter(f"{value!r} is not of the form name=value")
         pairs[name] = text
     return pairs
+
+
+def subscription(context: click.Context, option: click.Parameter, value: str) -> str | datetime:
+    """Read where a new group begins: all, new, or a time."""
+    if value in ("all", "new"):
+        return value
+    return moment(context, option, value) or value
+
+
+def position(context: click.Context, option: click.Parameter, value: str) -> int | str | datetime:
+    """Read where a group goes: earliest, latest, an offset, or a time."""
+    if value in ("earliest", "latest"):
+        return value
+    if value.isdecimal():
+        return int(value)
+    return moment(context, option, value) or value
+
+
+def settings_from(texts: Mapping[str, str], resets: Iterable[str], reserved: Sequence[str]) -> dict[str, Any]:
+    """Return settings by name; a value is JSON, or a text where it is not, and None for one that is set back.
+
+    What is reserved is an option of its own, and no setting.
+    """
+    import msgspec
+
+    settings: dict[str, Any] = {}
+    for name, text in texts.items():
+        try:
+            settings[name] = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            settings[name] = text
+    settings.update(dict.fromkeys(resets))
+    for name in settings:
+        if name in reserved:
+            raise InvalidInput(f"{name} is not a setting; see --help")
+    return settings
+
+
+def confirm(what: str, yes: bool) -> None:
+    """Ask before something is done that cannot be taken back."""
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError(f"to {what}, say --yes")
+    click.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)

@@ -1,13 +1,11 @@
 """Queues and partitions: list, describe, create, change, empty and delete them."""
 
-import sys
 from typing import Any
 
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, json_option, named
-from penstock.errors import InvalidInput
+from penstock.cli.options import Command, Given, confirm, json_option, named, settings_from, yes_option
 
 # What `--set` must not name, because it is an option of its own.
 _OPTIONS = ("queue", "partition", "priority", "description")
@@ -22,8 +20,10 @@ set_option = click.option(
 )
 priority_option = click.option("--priority", type=int, help="Priority of the partition.")
 description_option = click.option("--description", help="What the queue is for.")
+reset_option = click.option(
+    "--reset", "resets", multiple=True, metavar="NAME", help="Setting to set back to its default; may be repeated."
+)
 partition_option = click.option("--partition", help="Only this partition of the queue.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @click.command(cls=Command, examples=("penstock queues", "penstock queues --json | jq -r .name"))
@@ -73,7 +73,7 @@ def describe(given: Given, queue: str, as_json: bool) -> None:
         return
     config, settings = record.pop("config"), record.pop("settings")
     output.show_one(record, False)
-    _show_settings(settings, config)
+    show_settings(settings, config)
 
 
 @click.command(
@@ -102,10 +102,9 @@ def create(
     Exits with 2 if it exists. A push creates both by itself.
     """
     _priority_needs_partition(partition, priority)
+    chosen = settings_from(settings, (), _OPTIONS)
     with given.client() as client:
-        client.create(
-            queue, partition=partition, priority=priority or 0, description=description, **_settings(settings)
-        )
+        client.create(queue, partition=partition, priority=priority or 0, description=description, **chosen)
     click.echo(f"created queue {queue}" if partition is None else f"created partition {partition} of queue {queue}")
 
 
@@ -121,9 +120,7 @@ def create(
 @click.option("--partition", help="Change this partition.")
 @priority_option
 @set_option
-@click.option(
-    "--reset", "resets", multiple=True, metavar="NAME", help="Setting to set back to its default; may be repeated."
-)
+@reset_option
 @description_option
 @json_option
 @click.pass_obj
@@ -142,7 +139,7 @@ def configure(
     Prints all settings as they now hold.
     """
     _priority_needs_partition(partition, priority)
-    changes = {**_settings(settings), **dict.fromkeys(map(_setting_name, resets))}
+    changes = settings_from(settings, resets, _OPTIONS)
     if not changes and priority is None and description is None:
         raise click.UsageError("say what to change: --set, --reset, --description or --priority")
     with given.client() as client:
@@ -150,7 +147,7 @@ def configure(
     if as_json:
         output.show_one(now, True)
     else:
-        _show_settings(now)
+        show_settings(now)
 
 
 @click.command(cls=Command, examples=("penstock purge orders --yes", "penstock purge orders --partition eu --yes"))
@@ -163,7 +160,7 @@ def purge(given: Given, queue: str, partition: str | None, yes: bool) -> None:
 
     Offsets go on where they were. Asks first. Where nobody can be asked it needs --yes.
     """
-    _confirm(f"drop all messages of {_named(queue, partition)}", yes)
+    confirm(f"drop all messages of {_named(queue, partition)}", yes)
     with given.client() as client:
         dropped = client.purge(queue, partition=partition)
     click.echo(f"dropped {output.counted(dropped, 'message')}")
@@ -179,32 +176,14 @@ def delete(given: Given, queue: str, partition: str | None, yes: bool) -> None:
 
     Asks first. Where nobody can be asked it needs --yes.
     """
-    _confirm(f"delete {_named(queue, partition)} with all its messages", yes)
+    confirm(f"delete {_named(queue, partition)} with all its messages", yes)
     with given.client() as client:
         dropped = client.delete(queue, partition=partition)
     click.echo(f"deleted {_named(queue, partition)} with {output.counted(dropped, 'message')}")
 
 
-def _settings(texts: dict[str, str]) -> dict[str, Any]:
-    """Return settings by name; a value is JSON, or a text where it is not."""
-    import msgspec
-
-    settings: dict[str, Any] = {}
-    for name, text in texts.items():
-        try:
-            settings[_setting_name(name)] = msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            settings[name] = text
-    return settings
-
-
-def _setting_name(name: str) -> str:
-    if name in _OPTIONS:
-        raise InvalidInput(f"{name} is not a setting of a queue; see --help")
-    return name
-
-
-def _show_settings(settings: dict[str, Any], config: dict[str, Any] | None = None) -> None:
+def show_settings(settings: dict[str, Any], config: dict[str, Any] | None = None) -> None:
+    """Show settings, and which of them somebody has set."""
     records = [
         {"setting": name, "value": value, "source": "set" if name in (config or ()) else "default"}
         for name, value in sorted(settings.items())
@@ -219,11 +198,3 @@ def _priority_needs_partition(partition: str | None, priority: int | None) -> No
 
 def _named(queue: str, partition: str | None) -> str:
     return f"queue {queue}" if partition is None else f"partition {partition} of queue {queue}"
-
-
-def _confirm(what: str, yes: bool) -> None:
-    if yes:
-        return
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError(f"to {what}, say --yes")
-    click.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)

@@ -127,7 +127,7 @@ def tail(
 
 def _print(messages: "Iterable[StoredMessage]", form: str | None, at_once: bool = False) -> None:
     write = sys.stdout.buffer.write
-    line = _line(form)
+    line = line_of(form)
     at_once = at_once or output.is_terminal()
     for message in messages:
         write(line(message))
@@ -135,7 +135,8 @@ def _print(messages: "Iterable[StoredMessage]", form: str | None, at_once: bool 
             sys.stdout.buffer.flush()
 
 
-def _line(form: str | None) -> "Callable[[StoredMessage], bytes]":
+def line_of(form: str | None) -> "Callable[[StoredMessage], bytes]":
+    """Return what makes a line of a message."""
     if form == "json":
         from penstock.cli import envelopes
 

@@ -10,7 +10,21 @@ from typing import Any, NoReturn
 import click
 
 from penstock import __version__
-from penstock.cli import doctor, maintenance, pushing, queues, reading, schema, services
+from penstock.cli import (
+    claims,
+    dead_letters,
+    doctor,
+    groups,
+    maintenance,
+    popping,
+    pushing,
+    queues,
+    reading,
+    schema,
+    seeking,
+    services,
+    verifying,
+)
 from penstock.cli.options import CONNECTION, Given
 from penstock.errors import EmbeddedError, InvalidInput, NotFound, PenstockError, Retryable, SetupError, Unavailable
 
@@ -28,9 +42,9 @@ NOBODY_READS = 141
 _EPILOG = """\b
 Exit codes:
     0  done
-    1  another error
+    1  another error, or a count that is too high (lag --max, verify)
     2  the command line or the input cannot be taken; nothing was changed
-    3  the queue, partition or message does not exist
+    3  the queue, partition, group, message or claim does not exist
     4  the database cannot be reached, or is busy: worth trying again
     5  the set-up is not what penstock needs: `penstock doctor` says more
   130  interrupted by Ctrl-C
@@ -39,6 +53,7 @@ Exit codes:
 Examples:
   penstock push orders '{"id": 1}' --key customer-7
   penstock tail orders --no-follow
+  penstock pop orders --group billing --follow --exec ./charge.sh
   penstock --home ./mine up --detach
 """
 
@@ -114,7 +129,7 @@ def root(context: click.Context) -> None:
 _COMMANDS: dict[str, list[click.Command]] = {
     "Services": [services.up, services.down, doctor.doctor, services.config, services.demo],
     "Schema": [schema.migrate, schema.sql, schema.grant],
-    "Messages": [pushing.push, reading.read, reading.get, reading.tail],
+    "Messages": [pushing.push, popping.pop, reading.read, reading.get, reading.tail],
     "Queues": [
         queues.queues,
         queues.partitions,
@@ -124,7 +139,23 @@ _COMMANDS: dict[str, list[click.Command]] = {
         queues.purge,
         queues.delete,
     ],
-    "Care": [maintenance.maintain, Lazy("bench", "penstock.bench.cli", "Measure this penstock and print the numbers.")],
+    "Groups": [
+        groups.groups,
+        groups.lag,
+        groups.group,
+        seeking.seek,
+        claims.claims,
+        claims.history,
+        dead_letters.dead_letters,
+        dead_letters.redrive,
+        dead_letters.discard,
+    ],
+    "Care": [
+        maintenance.maintain,
+        verifying.verify,
+        verifying.resync,
+        Lazy("bench", "penstock.bench.cli", "Measure this penstock and print the numbers."),
+    ],
 }
 for _commands in _COMMANDS.values():
     for _command in _commands:

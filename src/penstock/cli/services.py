@@ -29,9 +29,10 @@ _FAREWELL = 15.0
 def up(given: Given, detach: bool, show_password: bool, as_json: bool) -> None:
     """Start the embedded server and print its address.
 
-    It runs until Ctrl-C, SIGTERM or `penstock down`, looks after the queues every minute, and then exits with 0. With
-    --detach it returns when the server is up; nobody looks after the queues then, so run `penstock maintain` as well.
-    The JSON has the address with its password.
+    It runs until Ctrl-C, SIGTERM or `penstock down`, and then exits with 0. Meanwhile it does what `penstock maintain`
+    does: it looks after the queues every minute, and after expired leases every second. With --detach it returns when
+    the server is up; nobody does that then, so run `penstock maintain` as well. The JSON has the address with its
+    password.
     """
     from penstock import embedded
 
@@ -123,14 +124,25 @@ def _announce(client: "Client", settings: "Settings", show_password: bool, as_js
 
 
 def _look_after(client: "Client", settings: "Settings") -> None:
+    from penstock.engine.client import Client
+
+    # Not with the client that holds the server up: it would start one again, against the will of whoever stopped it.
+    with Client(client.dsn, timeout=settings.timeout) as hands:
+        for _ in passes(hands, every=60.0):
+            if not _is_there(settings):
+                output.remark("the embedded server was stopped")
+                return
+
+
+def _is_there(settings: "Settings") -> bool:
+    """Wait while the server starts or stops, then say whether it is there."""
     from penstock import embedded
 
-    for _ in passes(client, every=60.0):
+    while True:
         status = embedded.status(settings.home)
-        # A client would start it again, against the will of whoever stopped it.
-        if status.keeper is None and not status.running:
-            output.remark("the embedded server was stopped")
-            return
+        if status.running or status.keeper is None:
+            return status.running
+        time.sleep(0.05)
 
 
 def _wait_for_the_end(settings: "Settings") -> None:

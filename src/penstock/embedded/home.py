@@ -27,7 +27,8 @@ from penstock.errors import EmbeddedError
 
 # Where root puts what an unprivileged account must be able to enter.
 SHARED = Path("/var/lib/penstock")
-USER = "penstock"
+# Not "penstock": a user's own tables would land in the schema of that name.
+USER = "postgres"
 DATABASE = "penstock"
 LOG_LIMIT = 16 * 2**20
 LOG_TAIL = 15

@@ -105,7 +105,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         """Begin a transaction in which pushes commit together with the caller's own SQL."""
         if connection is not None:
             tx = AsyncTransaction(connection, self.consumer_id)
-            with translated(tx.raised):
+            with translated(tx.raised), tx.outcome():
                 async with foreign.async_transaction_on(connection) as execute:
                     with tx.begin(_parsing(execute)).block():
                         yield tx
@@ -117,7 +117,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
                 return await self._database.execute(own, call)
 
             tx = AsyncTransaction(own, self.consumer_id)
-            with translated(tx.raised):
+            with translated(tx.raised), tx.outcome():
                 async with self._database.transaction(own):
                     with tx.begin(_parsing(execute_own)).block():
                         yield tx
@@ -253,6 +253,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
     async def delete(self, queue: str, *, partition: str | None = None) -> int:
         """Delete a queue or partition with all that belongs to it; returns how many messages went."""
         self._spreads.forget(queue)
+        self._subscribed.clear()
         return await self._database.run(calls.delete(queue, partition))
 
     async def maintain(self, *, min_segments: int = 64) -> AsyncIterator[Maintenance]:

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any
 
@@ -85,7 +85,7 @@ class AsyncConsumer:
         idle_timeout: float | None = None,
         lease: float | None = None,
         **options: Any,
-    ) -> AsyncIterator[AsyncBatch]:
+    ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
         idle_since = time.monotonic()
         while stop is None or not stop.is_set():
@@ -122,12 +122,18 @@ class AsyncConsumer:
 
         async def work() -> int:
             handled = 0
-            async for batch in self.consume(queue, group, stop=ending, idle_timeout=idle_timeout, **options):
-                handled += await handle(batch, handler, ending)
+            batches = self.consume(queue, group, stop=ending, idle_timeout=idle_timeout, **options)
+            # Closed here and not when it is collected: by then the client may be closed, and nothing is given back.
+            async with aclosing(batches):
+                async for batch in batches:
+                    handled += await handle(batch, handler, ending)
             return handled
 
-        async with asyncio.TaskGroup() as tasks:
-            workers = [tasks.create_task(work()) for _ in range(concurrency)]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                workers = [tasks.create_task(work()) for _ in range(concurrency)]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         return sum(worker.result() for worker in workers)
 
     async def sweep(self) -> group_calls.Sweep | None:
@@ -150,9 +156,10 @@ async def handle(batch: AsyncBatch, handler: Callable[[StoredMessage], Awaitable
     """Await the handler for each message of a batch and settle it; returns how many were handled."""
     for index, message in enumerate(batch.messages):
         if stop.is_set() and len(batch.claims) == 1:
-            if index:
-                await batch.ack(up_to=message.offset)
-            await batch.release()
+            with suppress(LeaseLost):
+                if index:
+                    await batch.ack(up_to=message.offset)
+                await batch.release()
             return index
         try:
             await handler(message)

@@ -26,6 +26,7 @@ class AsyncOperator:
     """The part of a client that looks at groups and changes them."""
 
     _database: AsyncDatabase
+    _subscribed: set[tuple[str, str]]
 
     async def groups(self, queue: str | None = None) -> list[GroupInfo]:
         """Describe the groups of a queue, or of all queues."""
@@ -50,6 +51,7 @@ class AsyncOperator:
     async def delete_group(self, queue: str, group: str) -> None:
         """Delete a group with its positions and dead letters."""
         await self._database.run(group_calls.delete_group(queue, group))
+        self._subscribed.discard((queue, group))
 
     async def lag(self, queue: str, group: str = "default") -> int:
         """Return how many messages a group has still to acknowledge."""

@@ -4,8 +4,8 @@ A batch is settled once: acknowledged, failed or given back. As a context manage
 exit, nack on an exception, and back without counting an attempt when the program itself is being stopped.
 """
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ class _Claims:
         self.claims = claims
         self.messages: list[StoredMessage] = [message for claim in claims for message in claim.messages]
         self.settled = claims[0].lease_id is None
+        self._acked: set[tuple[int, int]] = set()
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -41,12 +42,23 @@ class _Claims:
         """The partition the messages are of, where it is one."""
         return self._only().partition
 
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """Settle in the body: what failed for another reason than a lost lease may be tried again."""
+        self._open()
+        try:
+            yield
+        except LeaseLost:
+            self.settled = True
+            raise
+        self.settled = True
+
     def _ack(self, up_to: int | None) -> Call[None]:
         self._open()
         if up_to is not None:
-            self._only()
-        else:
-            self.settled = True
+            claim = self._only()
+            if not claim.start <= up_to <= claim.stop:
+                raise InvalidInput(f"up_to is {up_to} but must be from {claim.start} to {claim.stop}, as claimed")
         return group_calls.ack(self.claims, up_to)
 
     def _ack_message(self, message: StoredMessage) -> Call[None]:
@@ -56,44 +68,42 @@ class _Claims:
             raise InvalidInput("an ordered group is acknowledged in order: use ack(up_to=message.offset + 1)")
         return group_calls.ack_message(claim, message.offset)
 
+    def _done_to(self, up_to: int) -> None:
+        """Take note of what is acknowledged; with nothing left, the batch is settled."""
+        if self.claims[0].shared:
+            self._done(message for message in self.messages if message.offset < up_to)
+        else:
+            self.settled = up_to == self.claims[0].stop
+
+    def _done(self, messages: Iterable[StoredMessage]) -> None:
+        self._acked.update((message.partition_id, message.offset) for message in messages)
+        self.settled = len(self._acked) == len(self.messages)
+
     def _nack(self, offset: int | None, reason: str | None, delay: float | None, error: str | None) -> list[Call[str]]:
-        self._open()
         if offset is not None:
             self._only()
         said = reason if error is None else error
-        calls = [group_calls.nack(claim, offset, said, reason, delay) for claim in self.claims]
-        self.settled = True
-        return calls
+        return [group_calls.nack(claim, offset, said, reason, delay) for claim in self.claims]
 
     def _nack_message(self, message: StoredMessage, error: BaseException) -> list[Call[Any]]:
-        """Fail at one message: earlier ones are done, other claims are given back."""
-        self._open()
+        """Fail at one message: earlier ones are done, later claims are given back."""
         failed = self._claim_of(message)
-        self.settled = True
+        place = self.claims.index(failed)
+        done = [group_calls.ack(self.claims[:place], None)] if place else []
         return [
-            group_calls.nack(claim, message.offset, describe(error), type(error).__name__, None)
-            if claim is failed
-            else group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, claim.shared)
-            for claim in self.claims
+            *done,
+            group_calls.nack(failed, message.offset, describe(error), type(error).__name__, None),
+            *self._release(self.claims[place + 1 :]),
         ]
 
     def _renew(self, lease: float | None) -> Call[None]:
         self._open()
         return group_calls.renew(self.claims, lease)
 
-    def _release(self) -> list[Call[bool]]:
-        self._open()
-        self.settled = True
+    def _release(self, claims: list[Claim]) -> list[Call[bool]]:
         return [
-            group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, claim.shared)
-            for claim in self.claims
+            group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, claim.shared) for claim in claims
         ]
-
-    def _on_error(self, error: BaseException) -> list[Call[Any]]:
-        """Settle after an exception: the program's end is nobody's failure."""
-        if isinstance(error, Exception):
-            return list(self._nack(None, type(error).__name__, None, describe(error)))
-        return list(self._release())
 
     def _open(self) -> None:
         if self.settled:
@@ -118,18 +128,24 @@ class Batch(_Claims):
         super().__init__(queue, group, claims)
         self._run = run
 
-    def through(self, run: Run) -> Self:
-        """Settle through something else from now on: a transaction."""
-        self._run = run
-        return self
-
     def ack(self, up_to: int | None = None) -> None:
         """Acknowledge everything, or all below an offset; raises LeaseLost when the lease is not live."""
-        self._run(self._ack(up_to))
+        self.ack_through(self._run, up_to)
+
+    def ack_through(self, run: Run, up_to: int | None = None) -> None:
+        """Acknowledge through something else, a transaction: what it rolls back it calls unsettled again."""
+        call = self._ack(up_to)
+        if up_to is None:
+            with self.settling():
+                run(call)
+        else:
+            run(call)
+            self._done_to(up_to)
 
     def ack_message(self, message: StoredMessage) -> None:
         """Acknowledge one message of a shared group."""
         self._run(self._ack_message(message))
+        self._done([message])
 
     def nack(
         self,
@@ -144,12 +160,11 @@ class Batch(_Claims):
         It is delivered again after the backoff, or `delay` seconds; the message that exhausts its attempts becomes a
         dead letter. Returns 'retry' or 'dead letter' for each partition.
         """
-        return [self._run(call) for call in self._nack(offset, reason, delay, error)]
+        return self._settle(self._nack(offset, reason, delay, error))
 
     def nack_message(self, message: StoredMessage, error: BaseException) -> None:
-        """Say that one message failed: those before it are done, and other partitions are given back."""
-        for call in self._nack_message(message, error):
-            self._run(call)
+        """Say that one message failed: those before it are done, and later partitions are given back."""
+        self._settle(self._nack_message(message, error))
 
     def renew(self, lease: float | None = None) -> None:
         """Extend the lease from now, by `lease` seconds or the group's lease time."""
@@ -157,8 +172,21 @@ class Batch(_Claims):
 
     def release(self) -> None:
         """Give the messages back: they are delivered again at once, and no attempt is counted."""
-        for call in self._release():
-            self._run(call)
+        self._settle(self._release(self.claims))
+
+    def _settle(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Run one call per claim; a lease that is lost does not keep the others from theirs."""
+        results: list[Any] = []
+        lost: LeaseLost | None = None
+        with self.settling():
+            for call in calls:
+                try:
+                    results.append(self._run(call))
+                except LeaseLost as error:
+                    lost = error
+            if lost is not None:
+                raise lost
+        return results
 
     def __enter__(self) -> Self:
         return self
@@ -171,10 +199,13 @@ class Batch(_Claims):
         if error is None:
             self.ack()
             return
-        for call in self._on_error(error):
-            # A lease that is gone must not hide the error.
-            with suppress(LeaseLost):
-                self._run(call)
+        # A lease that is gone must not hide the error.
+        with suppress(LeaseLost):
+            if isinstance(error, Exception):
+                self.nack(reason=type(error).__name__, error=describe(error))
+            else:
+                # The program's end is nobody's failure.
+                self.release()
 
 
 class AsyncBatch(_Claims):
@@ -184,18 +215,24 @@ class AsyncBatch(_Claims):
         super().__init__(queue, group, claims)
         self._run = run
 
-    def through(self, run: AsyncRun) -> Self:
-        """Settle through something else from now on: a transaction."""
-        self._run = run
-        return self
-
     async def ack(self, up_to: int | None = None) -> None:
         """Acknowledge everything, or all below an offset."""
-        await self._run(self._ack(up_to))
+        await self.ack_through(self._run, up_to)
+
+    async def ack_through(self, run: AsyncRun, up_to: int | None = None) -> None:
+        """Acknowledge through something else, a transaction."""
+        call = self._ack(up_to)
+        if up_to is None:
+            with self.settling():
+                await run(call)
+        else:
+            await run(call)
+            self._done_to(up_to)
 
     async def ack_message(self, message: StoredMessage) -> None:
         """Acknowledge one message of a shared group."""
         await self._run(self._ack_message(message))
+        self._done([message])
 
     async def nack(
         self,
@@ -206,12 +243,11 @@ class AsyncBatch(_Claims):
         error: str | None = None,
     ) -> list[str]:
         """Say that it failed, at `offset` if that is known."""
-        return [await self._run(call) for call in self._nack(offset, reason, delay, error)]
+        return await self._settle(self._nack(offset, reason, delay, error))
 
     async def nack_message(self, message: StoredMessage, error: BaseException) -> None:
         """Say that one message failed."""
-        for call in self._nack_message(message, error):
-            await self._run(call)
+        await self._settle(self._nack_message(message, error))
 
     async def renew(self, lease: float | None = None) -> None:
         """Extend the lease from now."""
@@ -219,8 +255,20 @@ class AsyncBatch(_Claims):
 
     async def release(self) -> None:
         """Give the messages back."""
-        for call in self._release():
-            await self._run(call)
+        await self._settle(self._release(self.claims))
+
+    async def _settle(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        results: list[Any] = []
+        lost: LeaseLost | None = None
+        with self.settling():
+            for call in calls:
+                try:
+                    results.append(await self._run(call))
+                except LeaseLost as error:
+                    lost = error
+            if lost is not None:
+                raise lost
+        return results
 
     async def __aenter__(self) -> Self:
         return self
@@ -233,9 +281,11 @@ class AsyncBatch(_Claims):
         if error is None:
             await self.ack()
             return
-        for call in self._on_error(error):
-            with suppress(LeaseLost):
-                await self._run(call)
+        with suppress(LeaseLost):
+            if isinstance(error, Exception):
+                await self.nack(reason=type(error).__name__, error=describe(error))
+            else:
+                await self.release()
 
 
 def describe(error: BaseException) -> str:

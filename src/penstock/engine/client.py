@@ -116,7 +116,7 @@ class Client(Consumer, Operator):
         """
         if connection is not None:
             tx = Transaction(connection, self.consumer_id)
-            with translated(tx.raised), foreign.transaction_on(connection) as execute:
+            with translated(tx.raised), tx.outcome(), foreign.transaction_on(connection) as execute:
                 with tx.begin(lambda call: call.parse(execute(call))).block():
                     yield tx
                 self._write(tx, execute)
@@ -127,7 +127,7 @@ class Client(Consumer, Operator):
                 return self._database.execute(own, call)
 
             tx = Transaction(own, self.consumer_id)
-            with translated(tx.raised), self._database.transaction(own):
+            with translated(tx.raised), tx.outcome(), self._database.transaction(own):
                 with tx.begin(lambda call: call.parse(execute(call))).block():
                     yield tx
                 self._write(tx, execute)
@@ -267,6 +267,7 @@ class Client(Consumer, Operator):
     def delete(self, queue: str, *, partition: str | None = None) -> int:
         """Delete a queue or partition with all that belongs to it; returns how many messages went."""
         self._spreads.forget(queue)
+        self._subscribed.clear()
         return self._database.run(calls.delete(queue, partition))
 
     def maintain(self, *, min_segments: int = 64) -> Iterator[Maintenance]:

@@ -182,9 +182,10 @@ def handle(batch: Batch, handler: Callable[[StoredMessage], object], stop: threa
     """Call the handler for each message of a batch and settle it; returns how many were handled."""
     for index, message in enumerate(batch.messages):
         if stop.is_set() and len(batch.claims) == 1:
-            if index:
-                batch.ack(up_to=message.offset)
-            batch.release()
+            with suppress(LeaseLost):
+                if index:
+                    batch.ack(up_to=message.offset)
+                batch.release()
             return index
         try:
             handler(message)

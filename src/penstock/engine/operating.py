@@ -26,6 +26,7 @@ class Operator:
     """The part of a client that looks at groups and changes them."""
 
     _database: Database
+    _subscribed: set[tuple[str, str]]
 
     def groups(self, queue: str | None = None) -> list[GroupInfo]:
         """Describe the groups of a queue, or of all queues."""
@@ -50,6 +51,7 @@ class Operator:
     def delete_group(self, queue: str, group: str) -> None:
         """Delete a group with its positions and dead letters."""
         self._database.run(group_calls.delete_group(queue, group))
+        self._subscribed.discard((queue, group))
 
     def lag(self, queue: str, group: str = "default") -> int:
         """Return how many messages a group has still to acknowledge."""

@@ -102,6 +102,17 @@ class _Pushing:
         self.gathered = Gathered()
         # What the caller's own code raised is the caller's, and passes through as it is.
         self.raised: list[BaseException] = []
+        self._acked: list[Batch | AsyncBatch] = []
+
+    @contextmanager
+    def outcome(self) -> Iterator[None]:
+        """Surround the whole transaction: what it rolls back is not acknowledged."""
+        try:
+            yield
+        except BaseException:
+            for batch in self._acked:
+                batch.settled = False
+            raise
 
     @contextmanager
     def block(self) -> Iterator[None]:
@@ -166,7 +177,8 @@ class Transaction(_Pushing):
 
     def ack(self, batch: Batch) -> None:
         """Acknowledge a batch in this transaction, wherever it was popped."""
-        batch.through(self._run).ack()
+        batch.ack_through(self._run)
+        self._acked.append(batch)
 
 
 class AsyncTransaction(_Pushing):
@@ -200,4 +212,5 @@ class AsyncTransaction(_Pushing):
 
     async def ack(self, batch: AsyncBatch) -> None:
         """Acknowledge a batch in this transaction, wherever it was popped."""
-        await batch.through(self._run).ack()
+        await batch.ack_through(self._run)
+        self._acked.append(batch)

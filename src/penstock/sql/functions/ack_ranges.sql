@@ -5,7 +5,7 @@
 --
 -- Parameters: parallel arrays, one entry per acknowledged range; los and his - from and up to which offset.
 -- Returns: for each, in the order given, whether it was acknowledged.
--- Calls: require_read_committed, use_lock_timeout. Tables: claims (delete, insert).
+-- Calls: require_read_committed, use_lock_timeout, lock_leases. Tables: claims (delete, insert).
 CREATE OR REPLACE FUNCTION penstock.ack_ranges(
     group_ids integer[], partition_ids bigint[], lease_ids uuid[], los bigint[], his bigint[]
 )
@@ -25,6 +25,7 @@ DECLARE
 BEGIN
     PERFORM penstock.require_read_committed('ack');
     PERFORM penstock.use_lock_timeout();
+    PERFORM penstock.lock_leases(group_ids, partition_ids, lease_ids);
     FOR wanted IN
         SELECT u.* FROM unnest(group_ids, partition_ids, lease_ids, los, his) WITH ORDINALITY
             u (group_id, partition_id, lease_id, lo, hi, position)
@@ -45,7 +46,11 @@ BEGIN
             FROM (VALUES (held.lo, wanted.lo), (wanted.hi, held.hi)) rest (lo, hi)
             WHERE rest.lo < rest.hi;
         END LOOP;
-        acked := acked || (done > 0);
+        acked := acked || (done > 0 OR wanted.lo = wanted.hi AND EXISTS (
+            SELECT 1 FROM penstock.claims c
+            WHERE c.group_id = wanted.group_id AND c.partition_id = wanted.partition_id
+              AND c.lease_id = wanted.lease_id AND c.due_at > clock_timestamp()
+        ));
     END LOOP;
     RETURN acked;
 END

@@ -7,7 +7,7 @@
 -- Parameters: those of pop_claims, for one partition.
 -- Returns: the rows of pop_claims; none when there is nothing to give: then the partition is parked, to be looked at
 -- once more in a moment, or waits for a delay or a quiet period to pass.
--- Calls: deliverable_to, stop_after_bytes, segment_slices. Tables: partitions, segments (read), journal (insert, delete), ready (insert).
+-- Calls: deliverable, stop_after_bytes, segment_slices. Tables: partitions, segments (read), journal (insert, delete), ready (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_partition(
     target_group integer,
     target       bigint,
@@ -86,10 +86,14 @@ BEGIN
         INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
         SELECT target_group, p.priority, currval('penstock.ready_seq'), target
         FROM penstock.partitions p WHERE p.partition_id = target;
-        -- No timer will ever lead the sweep here.
+        -- No timer will ever lead the sweep here. What somebody holds is left to the next pop: this one does not wait.
         DELETE FROM penstock.journal j
-        WHERE j.group_id = target_group AND j.partition_id = target
-          AND j.version BETWEEN before.version - 8 AND before.version;
+        WHERE j.ctid = ANY (ARRAY(
+            SELECT o.ctid FROM penstock.journal o
+            WHERE o.group_id = target_group AND o.partition_id = target
+              AND o.version BETWEEN before.version - 8 AND before.version
+            FOR UPDATE SKIP LOCKED
+        ));
     ELSE
         until := clock_timestamp() + make_interval(
             secs => coalesce(lease_time, (settings ->> 'lease_time')::float8)

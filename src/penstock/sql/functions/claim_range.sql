@@ -6,7 +6,7 @@
 --
 -- Parameters: line - the place, which the caller has just deleted; the others as in pop_claims.
 -- Returns: the rows of pop_claims.
--- Calls: deliverable, stop_after_bytes, segment_slices. Tables: partitions (read), journal, ready, claims (insert).
+-- Calls: deliverable, append_state, partition_span, stop_after_bytes, segment_slices. Tables: partitions (read), journal, ready, claims (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_range(
     line         penstock.ready,
     line_level   integer,
@@ -70,6 +70,13 @@ BEGIN
             before, CASE WHEN found.head_offset > frontier THEN 'r' ELSE 'p' END::"char", frontier,
             due_at => CASE WHEN found.head_offset <= frontier THEN clock_timestamp() + interval '50 milliseconds' END
         );
+    END IF;
+
+    IF line.lo IS NOT NULL THEN
+        SELECT greatest(start, s.floor_offset) INTO start FROM penstock.partition_span(line.partition_id) s;
+        IF start >= stop THEN
+            RETURN; -- retention has dropped it
+        END IF;
     END IF;
 
     -- What is over the limits goes back in line as it was.

@@ -4,15 +4,16 @@
 --
 -- Parameters: target - the partition.
 -- Returns: the offset; the largest there is when no group reads it.
--- Calls: nothing. Tables: partitions, consumer_groups, journal, claims, ready (read).
+-- Calls: offset_at. Tables: partitions, consumer_groups, journal, claims, ready (read).
 CREATE OR REPLACE FUNCTION penstock.consumed_to(target bigint)
 RETURNS bigint
 LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(min(CASE
         WHEN j.committed IS NOT NULL THEN j.committed
-        -- Not taken up yet: a group that wants what was there before it has read nothing.
-        WHEN g.subscription <> 'new' THEN 0
+        -- Not taken up yet: a group that wants what was there before it has read nothing of that.
+        WHEN g.subscription = 'all' THEN 0
+        WHEN g.subscription = 'time' THEN penstock.offset_at(p.partition_id, g.from_time)
     END), 9223372036854775807)
     FROM penstock.partitions p
     JOIN penstock.consumer_groups g ON g.queue_id = p.queue_id AND (p.lane_of IS NULL OR p.lane_of = g.group_id)

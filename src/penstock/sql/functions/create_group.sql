@@ -8,7 +8,7 @@
 -- (what is pushed from now on) or 'time' (from from_time on); mode - 'ordered' (one claim per partition at a time) or
 -- 'shared' (competing consumers, many claims per partition, no order).
 -- Returns: the group's id; raises duplicate_object when it exists.
--- Calls: require_names, group_settings_problem, require_read_committed, use_lock_timeout, find_queue,
+-- Calls: require_names, checked_config, group_settings_problem, require_read_committed, use_lock_timeout, find_queue,
 -- lock_queue, enrol_partitions. Tables: queues, consumer_groups (insert).
 CREATE OR REPLACE FUNCTION penstock.create_group(
     queue_name   text,
@@ -26,7 +26,8 @@ AS $$
 DECLARE
     queue   integer;
     created integer;
-    problem text := penstock.group_settings_problem(create_group.config);
+    wanted  jsonb := penstock.checked_config('{}', create_group.config);
+    problem text := penstock.group_settings_problem(wanted);
 BEGIN
     PERFORM penstock.require_names(queue_name, group_name);
     IF problem IS NULL AND create_group.subscription NOT IN ('all', 'new', 'time') THEN
@@ -48,7 +49,7 @@ BEGIN
     PERFORM penstock.lock_queue(queue);
     INSERT INTO penstock.consumer_groups (queue_id, name, mode, config, subscription, from_time, enrolled_to)
     VALUES (
-        queue, group_name, create_group.mode, create_group.config, create_group.subscription, create_group.from_time,
+        queue, group_name, create_group.mode, wanted, create_group.subscription, create_group.from_time,
         -- From now on means that what is there concerns nobody.
         CASE WHEN create_group.subscription <> 'new' THEN 0 END
     )

@@ -5,8 +5,8 @@
 --
 -- Parameters: the names.
 -- Returns: nothing; raises undefined_object when there is no such group.
--- Calls: find_group, use_lock_timeout, lock_queue, delete_partitions. Tables: consumer_groups, ready, claims, journal, dead_letters
--- (delete).
+-- Calls: find_group, use_lock_timeout, lock_queue, delete_partitions, delete_positions. Tables: consumer_groups (lock,
+-- delete), dead_letters (delete).
 CREATE OR REPLACE FUNCTION penstock.delete_group(queue_name text, group_name text)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
@@ -18,12 +18,15 @@ DECLARE
 BEGIN
     PERFORM penstock.use_lock_timeout();
     PERFORM penstock.lock_queue(penstock.find_queue(queue_name));
+    -- Against those who take up partitions for it: enrolment, seek, resync.
+    PERFORM 1 FROM penstock.consumer_groups g WHERE g.group_id = target FOR UPDATE;
     PERFORM penstock.delete_partitions(
         ARRAY(SELECT p.partition_id FROM penstock.partitions p WHERE p.lane_of = target)
     );
-    DELETE FROM penstock.ready y WHERE y.group_id = target;
-    DELETE FROM penstock.claims c WHERE c.group_id = target;
-    DELETE FROM penstock.journal j WHERE j.group_id = target;
+    PERFORM penstock.delete_positions(ARRAY[target], NULL);
+    -- A sweep may have woken or parked some of them meanwhile; now none is at work until we have committed.
+    PERFORM pg_advisory_xact_lock(penstock.queue_lock_class(), -1);
+    PERFORM penstock.delete_positions(ARRAY[target], NULL);
     DELETE FROM penstock.dead_letters d WHERE d.group_id = target;
     DELETE FROM penstock.consumer_groups g WHERE g.group_id = target;
 END

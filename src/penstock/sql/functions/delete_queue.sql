@@ -17,9 +17,13 @@ DECLARE
     messages bigint;
 BEGIN
     PERFORM penstock.use_lock_timeout();
+    -- Partitions first, in the order of a push, or the two deadlock.
+    messages := penstock.delete_partitions(
+        ARRAY(SELECT p.partition_id FROM penstock.partitions p WHERE p.queue_id = queue)
+    );
     -- Against a partition that is being made for this queue right now.
     PERFORM penstock.lock_queue(queue);
-    messages := penstock.delete_partitions(
+    messages := messages + penstock.delete_partitions(
         ARRAY(SELECT p.partition_id FROM penstock.partitions p WHERE p.queue_id = queue)
     );
     DELETE FROM penstock.dead_letters d WHERE d.queue_id = queue;

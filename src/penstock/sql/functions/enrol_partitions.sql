@@ -21,7 +21,7 @@ BEGIN
     SELECT g.queue_id, g.enrolled_to, g.subscription, g.from_time, g.enrol_again INTO enrolling
     FROM penstock.consumer_groups g
     WHERE g.group_id = target_group AND g.enrolled_to IS NOT NULL
-    FOR UPDATE SKIP LOCKED;
+    FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;

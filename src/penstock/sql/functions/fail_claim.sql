@@ -23,8 +23,8 @@ DECLARE
     );
     several  boolean := before.claimed_to - before.committed > 1;
     failing  bigint := coalesce(failed_offset, CASE WHEN NOT several THEN before.committed END);
-    -- The rest of a claim of several was delivered as often as the one that failed.
-    narrow_to      bigint := CASE WHEN several THEN greatest(before.claimed_to, before.narrow_to) ELSE before.narrow_to END;
+    -- The failing one comes alone until it is past; the rest of a claim of several was delivered as often as it.
+    narrow_to      bigint := greatest(before.claimed_to, before.narrow_to);
     narrow_attempt smallint := CASE WHEN several THEN before.attempt ELSE before.narrow_attempt END;
     pause    float8;
     next_offset bigint;
@@ -41,7 +41,8 @@ BEGIN
     END IF;
     pause := coalesce(wait, least(
         (settings ->> 'backoff_max')::float8,
-        (settings ->> 'backoff_initial')::float8 * power((settings ->> 'backoff_factor')::float8, before.attempt - 1)
+        (settings ->> 'backoff_initial')::float8
+            * power((settings ->> 'backoff_factor')::float8, least(before.attempt - 1, 100))
     ));
     PERFORM penstock.append_state(
         before,

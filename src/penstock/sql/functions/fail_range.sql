@@ -23,16 +23,11 @@ DECLARE
     pause    float8;
     copy     penstock.journal;
 BEGIN
-    IF failing IS NULL THEN
-        PERFORM penstock.offer_range(held, m, m + 1, held.attempt, coalesce(held.first_error, error), error)
-        FROM generate_series(held.lo, held.hi - 1) m;
-        RETURN false;
-    END IF;
     -- Those before the failing one are done; those after it were delivered and not reached.
     IF failing + 1 < held.hi THEN
         PERFORM penstock.offer_range(held, failing + 1, held.hi, held.attempt, NULL, NULL);
     END IF;
-    IF held.attempt >= (settings ->> 'max_attempts')::integer THEN
+    IF failing IS NOT NULL AND held.attempt >= (settings ->> 'max_attempts')::integer THEN
         copy.group_id := held.group_id;
         copy.partition_id := held.partition_id;
         copy.attempt := held.attempt;
@@ -43,18 +38,18 @@ BEGIN
     END IF;
     pause := coalesce(wait, least(
         (settings ->> 'backoff_max')::float8,
-        (settings ->> 'backoff_initial')::float8 * power((settings ->> 'backoff_factor')::float8, held.attempt - 1)
+        (settings ->> 'backoff_initial')::float8
+            * power((settings ->> 'backoff_factor')::float8, least(held.attempt - 1, 100))
     ));
     IF pause > 0 THEN
         INSERT INTO penstock.claims (group_id, partition_id, lo, hi, attempt, due_at, first_error, last_error)
-        VALUES (
-            held.group_id, held.partition_id, failing, failing + 1, held.attempt,
+        SELECT
+            held.group_id, held.partition_id, m, m + 1, held.attempt,
             clock_timestamp() + make_interval(secs => pause), coalesce(held.first_error, error), error
-        );
+        FROM generate_series(coalesce(failing, held.lo), coalesce(failing, held.hi - 1)) m;
     ELSE
-        PERFORM penstock.offer_range(
-            held, failing, failing + 1, held.attempt, coalesce(held.first_error, error), error
-        );
+        PERFORM penstock.offer_range(held, m, m + 1, held.attempt, coalesce(held.first_error, error), error)
+        FROM generate_series(coalesce(failing, held.lo), coalesce(failing, held.hi - 1)) m;
     END IF;
     RETURN false;
 END

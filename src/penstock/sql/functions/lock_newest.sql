@@ -1,8 +1,7 @@
 -- penstock.lock_newest(group_ids, partition_ids)
 --
 -- Locks the newest journal row of each (group, partition), in a fixed order. From the states claimed and timed, the
--- holder of this lock alone may append the next row — after looking again, in a statement of its own, whether the row
--- it locked still is the newest.
+-- holder of this lock alone may append the next row — after looking again, in a statement of its own, what it says.
 --
 -- Parameters: parallel arrays.
 -- Returns: nothing.
@@ -11,19 +10,35 @@ CREATE OR REPLACE FUNCTION penstock.lock_newest(group_ids integer[], partition_i
 RETURNS void
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    locked numeric;
+    seen   numeric;
 BEGIN
-    PERFORM 1
-    FROM (
-        SELECT DISTINCT u.group_id, u.partition_id
-        FROM unnest(group_ids, partition_ids) u (group_id, partition_id)
-        ORDER BY 1, 2
-    ) u
-    CROSS JOIN LATERAL (
-        SELECT 1 FROM penstock.journal j
-        WHERE j.group_id = u.group_id AND j.partition_id = u.partition_id
-        ORDER BY j.version DESC
-        LIMIT 1
-        FOR UPDATE
-    ) j;
+    LOOP
+        SELECT sum(j.version) INTO locked
+        FROM (
+            SELECT DISTINCT u.group_id, u.partition_id
+            FROM unnest(group_ids, partition_ids) u (group_id, partition_id)
+            ORDER BY 1, 2
+        ) u
+        CROSS JOIN LATERAL (
+            SELECT j.version FROM penstock.journal j
+            WHERE j.group_id = u.group_id AND j.partition_id = u.partition_id
+            ORDER BY j.version DESC
+            LIMIT 1
+            FOR UPDATE
+        ) j;
+        -- Whoever held a lock before us may have appended a row, which then is the newest. Versions only grow.
+        SELECT sum(j.version) INTO seen
+        FROM (
+            SELECT DISTINCT u.group_id, u.partition_id
+            FROM unnest(group_ids, partition_ids) u (group_id, partition_id)
+        ) u
+        CROSS JOIN LATERAL (
+            SELECT max(j.version) AS version FROM penstock.journal j
+            WHERE j.group_id = u.group_id AND j.partition_id = u.partition_id
+        ) j;
+        EXIT WHEN locked IS NOT DISTINCT FROM seen;
+    END LOOP;
 END
 $$;

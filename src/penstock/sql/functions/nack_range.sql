@@ -4,7 +4,7 @@
 --
 -- Parameters: as in nack_claim.
 -- Returns: 'retry' or 'dead letter'; null when the lease was not live.
--- Calls: require_read_committed, use_lock_timeout, fail_range. Tables: claims (delete, insert).
+-- Calls: require_read_committed, use_lock_timeout, lock_leases, fail_range, offer_range. Tables: claims (delete).
 CREATE OR REPLACE FUNCTION penstock.nack_range(
     group_id      integer,
     partition_id  bigint,
@@ -21,13 +21,23 @@ SET lock_timeout = '10s'
 AS $$
 DECLARE
     held    penstock.claims;
-    several boolean;
+    claimed record;
     outcome text;
 BEGIN
     PERFORM penstock.require_read_committed('nack');
     PERFORM penstock.use_lock_timeout();
     IF wait < 0 THEN
         RAISE EXCEPTION 'the delay must not be negative' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- Locked before it is looked at: what was acknowledged of the claim cannot fail any more.
+    PERFORM penstock.lock_leases(ARRAY[group_id], ARRAY[partition_id], ARRAY[lease_id]);
+    SELECT min(c.lo) AS lo, max(c.hi) AS hi, bool_or(failed_offset BETWEEN c.lo AND c.hi - 1) AS holds INTO claimed
+    FROM penstock.claims c
+    WHERE c.group_id = nack_range.group_id AND c.partition_id = nack_range.partition_id
+      AND c.lease_id = nack_range.lease_id AND c.due_at > clock_timestamp();
+    IF NOT claimed.holds THEN
+        RAISE EXCEPTION 'offset % is not in the claim, which has % to %', failed_offset, claimed.lo, claimed.hi - 1
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOR held IN
         DELETE FROM penstock.claims c

@@ -49,6 +49,9 @@ DECLARE
     level    integer;
     line     penstock.ready;
     wanted   integer := max_partitions;
+    asked    integer;
+    taken    integer;
+    vain     integer := 0;
 BEGIN
     IF max_messages < 1 OR max_partitions < 1 OR max_bytes < 1 OR lease_time <= 0 THEN
         RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0'
@@ -82,32 +85,43 @@ BEGIN
         levels := ARRAY(SELECT i FROM generate_subscripts(reader.priorities, 1, true) i);
     END IF;
     FOREACH level IN ARRAY levels LOOP
-        FOR line IN
-            WITH taken AS MATERIALIZED (
-                SELECT y.ctid FROM penstock.ready y
-                WHERE y.group_id = reader.group_id AND y.priority = reader.priorities[level]
-                  AND y.seq >= coalesce(lows[level], 0)
-                ORDER BY y.seq
-                LIMIT wanted
-                FOR UPDATE SKIP LOCKED
-            )
-            DELETE FROM penstock.ready y
-            WHERE y.ctid = ANY (ARRAY(SELECT t.ctid FROM taken t))
-            RETURNING y.*
+        -- A place may turn out to have nothing to give, and those behind it something: go on, within reason.
         LOOP
-            wanted := wanted - 1;
-            IF reader.mode = 'ordered' THEN
-                RETURN QUERY SELECT * FROM penstock.claim_partition(
-                    reader.group_id, line.partition_id, NULL, level, line.seq, reader.settings,
-                    max_messages, max_bytes, lease_time, consumer, auto_ack
-                );
-            ELSE
-                RETURN QUERY SELECT * FROM penstock.claim_range(
-                    line, level, reader.settings, max_messages, max_bytes, lease_time, consumer, auto_ack
-                );
-            END IF;
+            asked := wanted;
+            taken := 0;
+            FOR line IN
+                WITH taken AS MATERIALIZED (
+                    SELECT y.ctid FROM penstock.ready y
+                    WHERE y.group_id = reader.group_id AND y.priority = reader.priorities[level]
+                      AND y.seq >= coalesce(lows[level], 0)
+                    ORDER BY y.seq
+                    LIMIT asked
+                    FOR UPDATE SKIP LOCKED
+                )
+                DELETE FROM penstock.ready y
+                WHERE y.ctid = ANY (ARRAY(SELECT t.ctid FROM taken t))
+                RETURNING y.*
+            LOOP
+                taken := taken + 1;
+                IF reader.mode = 'ordered' THEN
+                    RETURN QUERY SELECT * FROM penstock.claim_partition(
+                        reader.group_id, line.partition_id, NULL, level, line.seq, reader.settings,
+                        max_messages, max_bytes, lease_time, consumer, auto_ack
+                    );
+                ELSE
+                    RETURN QUERY SELECT * FROM penstock.claim_range(
+                        line, level, reader.settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+                    );
+                END IF;
+                IF FOUND THEN
+                    wanted := wanted - 1;
+                ELSE
+                    vain := vain + 1;
+                END IF;
+            END LOOP;
+            EXIT WHEN wanted = 0 OR taken < asked OR vain >= 1000;
         END LOOP;
-        EXIT WHEN wanted <= 0;
+        EXIT WHEN wanted = 0 OR vain >= 1000;
     END LOOP;
 END
 $$;

@@ -19,10 +19,15 @@ DECLARE
 BEGIN
     RETURN (
         SELECT coalesce(sum(d.dropped_messages), 0)::bigint
-        FROM penstock.partitions p
+        FROM (
+            -- In the order of maintain, which locks segments too.
+            SELECT p.partition_id FROM penstock.partitions p
+            WHERE p.queue_id = queue AND (wanted IS NULL OR p.partition_id = wanted)
+            ORDER BY p.partition_id
+            OFFSET 0
+        ) p
         CROSS JOIN LATERAL penstock.partition_span(p.partition_id) s
         CROSS JOIN LATERAL penstock.drop_below(p.partition_id, s.head_offset, NULL) d
-        WHERE p.queue_id = queue AND (wanted IS NULL OR p.partition_id = wanted)
     );
 END
 $$;

@@ -5,7 +5,7 @@
 --
 -- Parameters: the claim.
 -- Returns: whether there was such a claim.
--- Calls: require_read_committed, offer_range. Tables: claims (delete).
+-- Calls: require_read_committed, use_lock_timeout, lock_leases, offer_range. Tables: claims (delete).
 CREATE OR REPLACE FUNCTION penstock.release_range(group_id integer, partition_id bigint, lease_id uuid)
 RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -18,6 +18,7 @@ DECLARE
 BEGIN
     PERFORM penstock.require_read_committed('release');
     PERFORM penstock.use_lock_timeout();
+    PERFORM penstock.lock_leases(ARRAY[group_id], ARRAY[partition_id], ARRAY[lease_id]);
     FOR held IN
         DELETE FROM penstock.claims c
         WHERE c.group_id = release_range.group_id AND c.partition_id = release_range.partition_id

@@ -4,7 +4,7 @@
 --
 -- Parameters: as in renew_claims.
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.
--- Calls: require_read_committed, use_lock_timeout. Tables: queues, consumer_groups (read), claims (update).
+-- Calls: require_read_committed, use_lock_timeout, lock_leases. Tables: queues, consumer_groups (read), claims (update).
 CREATE OR REPLACE FUNCTION penstock.renew_ranges(
     group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8 DEFAULT NULL
 )
@@ -22,6 +22,7 @@ BEGIN
     END IF;
     PERFORM penstock.require_read_committed('renew');
     PERFORM penstock.use_lock_timeout();
+    PERFORM penstock.lock_leases(group_ids, partition_ids, lease_ids);
     WITH renewing AS (
         UPDATE penstock.claims c
         SET due_at = clock_timestamp() + make_interval(

@@ -36,7 +36,8 @@ BEGIN
         WHERE s.held > (settings ->> 'retention_bytes')::bigint;
     END IF;
     IF settings ->> 'retention_rule' = 'keep_until_consumed' THEN
-        cutoff := least(cutoff, penstock.consumed_to(partition_id));
+        -- least() passes over nulls: where nothing is to be dropped, all that was consumed would be.
+        cutoff := least(coalesce(cutoff, 0), penstock.consumed_to(partition_id));
     END IF;
     SELECT d.dropped_segments, d.dropped_messages INTO dropped_segments, dropped_messages
     FROM penstock.drop_below(partition_id, coalesce(cutoff, 0), max_segments) d;

@@ -5,7 +5,8 @@
 --
 -- Parameters: those of seek_partitions.
 -- Returns: 'moved', 'there' or 'busy', the positions, and whether a claim lost its lease.
--- Calls: partition_span, offset_at, append_state. Tables: partitions, journal (lock), ready, claims (delete).
+-- Calls: partition_span, offset_at, append_state. Tables: partitions, journal (lock), ready, claims (lock,
+-- delete).
 CREATE OR REPLACE FUNCTION penstock.seek_partition(
     seeking integer, target bigint, to_offset bigint, to_time timestamptz, to_end text, preview boolean,
     OUT outcome text, OUT was_at bigint, OUT now_at bigint, OUT revoked boolean
@@ -14,6 +15,7 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     before penstock.journal;
+    locked bigint;
     span   record;
 BEGIN
     IF NOT preview THEN
@@ -35,11 +37,15 @@ BEGIN
                 RETURN;
             END IF;
         END IF;
+        locked := before.version;
     END IF;
     SELECT j.* INTO before FROM penstock.journal j
     WHERE j.group_id = seeking AND j.partition_id = target
     ORDER BY j.version DESC
     LIMIT 1;
+    IF NOT preview AND before.version IS DISTINCT FROM locked THEN
+        RETURN; -- somebody popped it or settled it before we had the lock
+    END IF;
     SELECT s.* INTO span FROM penstock.partition_span(target) s;
     was_at := coalesce(least(
         before.committed,
@@ -68,6 +74,23 @@ BEGIN
     IF preview THEN
         RETURN;
     END IF;
+    -- A shared group moves as a whole: what was handed out and is not done moves with it.
+    locked := (SELECT count(*) FROM (
+        SELECT 1 FROM penstock.claims c
+        WHERE c.group_id = seeking AND c.partition_id = target
+        FOR UPDATE SKIP LOCKED
+    ) c) + (SELECT count(*) FROM (
+        SELECT 1 FROM penstock.ready y
+        WHERE y.group_id = seeking AND y.partition_id = target AND y.lo IS NOT NULL
+        FOR UPDATE SKIP LOCKED
+    ) y);
+    IF locked < (SELECT count(*) FROM penstock.claims c WHERE c.group_id = seeking AND c.partition_id = target) + (
+        SELECT count(*) FROM penstock.ready y
+        WHERE y.group_id = seeking AND y.partition_id = target AND y.lo IS NOT NULL
+    ) THEN
+        outcome := 'busy'; -- somebody is popping or settling a range
+        RETURN;
+    END IF;
     IF before.state = 'r' THEN
         DELETE FROM penstock.ready y
         WHERE y.ctid = (
@@ -84,7 +107,6 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- A shared group moves as a whole: what was handed out and is not done moves with it.
     DELETE FROM penstock.claims c WHERE c.group_id = seeking AND c.partition_id = target;
     DELETE FROM penstock.ready y WHERE y.group_id = seeking AND y.partition_id = target AND y.lo IS NOT NULL;
     IF before.version IS NULL THEN

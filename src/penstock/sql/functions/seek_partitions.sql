@@ -8,7 +8,8 @@
 -- them; preview - only say what would happen.
 -- Returns: one row: partitions visited and moved, messages that will be delivered again and that will be skipped, claims
 -- that lose their lease, partitions that were busy (call again), and where to go on.
--- Calls: find_group, find_partition, seek_partition. Tables: partitions (read).
+-- Calls: find_group, find_partition, require_read_committed, seek_partition. Tables: consumer_groups (lock), partitions
+-- (read).
 CREATE OR REPLACE FUNCTION penstock.seek_partitions(
     queue_name      text,
     group_name      text,
@@ -38,6 +39,13 @@ BEGIN
     IF num_nonnulls(to_offset, to_time, to_end) <> 1 OR to_end NOT IN ('earliest', 'latest') OR to_offset < 0 THEN
         RAISE EXCEPTION 'seek needs one of: an offset from 0 on, a time, earliest, latest'
             USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NOT preview THEN
+        -- Against delete_group, which would not see what is appended here.
+        PERFORM 1 FROM penstock.consumer_groups g WHERE g.group_id = seeking FOR KEY SHARE;
+        IF NOT FOUND THEN
+            PERFORM penstock.find_group(queue_name, group_name);
+        END IF;
     END IF;
     SELECT
         count(*), count(*) FILTER (WHERE s.outcome = 'moved'),

@@ -6,7 +6,7 @@
 -- the others return at once. It never waits for a lock, so somebody's open transaction cannot stop the timers. With
 -- nothing due it writes nothing.
 --
--- Parameters: max_rows - how many timers to visit.
+-- Parameters: max_rows - how many timers to serve.
 -- Returns: what was done, and when the next timer is due; no row when another sweep is at work.
 -- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions.
 -- Tables: journal, claims, doorbells (delete), partitions (lock), consumer_groups (read).
@@ -23,7 +23,8 @@ DECLARE
     now_here timestamptz := clock_timestamp();
     timer    record;
     held     penstock.claims;
-    outcome  text;
+    visited  integer;
+    after_due timestamptz := '-infinity';
 BEGIN
     IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), -1) THEN
         RETURN;
@@ -31,35 +32,45 @@ BEGIN
     PERFORM penstock.require_read_committed('sweep');
     woken := 0;
     enrolled := 0;
-    -- Most timers are of claims that were settled long ago: those go all at once, with their predecessors.
-    WITH due AS MATERIALIZED (
-        SELECT j.group_id, j.partition_id, j.version, j.state FROM penstock.journal j
-        WHERE j.due_at <= now_here
-        ORDER BY j.due_at
-        LIMIT max_rows
-    ), old AS MATERIALIZED (
-        SELECT o.ctid
-        FROM due d
-        JOIN penstock.journal o ON o.group_id = d.group_id AND o.partition_id = d.partition_id
-            AND o.version BETWEEN d.version - CASE WHEN d.state = 'c' THEN 8 ELSE 0 END AND d.version
-            AND (o.version = d.version OR o.due_at IS NULL)
-        WHERE EXISTS (
-            SELECT 1 FROM penstock.journal n
-            WHERE n.group_id = d.group_id AND n.partition_id = d.partition_id AND n.version > d.version
-        )
-        FOR UPDATE OF o SKIP LOCKED
-    )
-    DELETE FROM penstock.journal j WHERE j.ctid = ANY (ARRAY(SELECT o.ctid FROM old o));
-    GET DIAGNOSTICS trimmed = ROW_COUNT;
-    FOR timer IN
-        SELECT j.group_id, j.partition_id, j.version, j.state FROM penstock.journal j
-        WHERE j.due_at <= now_here
-        ORDER BY j.due_at
-        LIMIT max_rows
+    trimmed := 0;
+    -- In chunks, until enough was done: a chunk that is busy altogether must not hide those after it.
     LOOP
-        outcome := penstock.sweep_timer(timer.group_id, timer.partition_id, timer.version, timer.state);
-        woken := woken + (outcome = 'woken')::integer;
-        trimmed := trimmed + (outcome = 'trimmed')::integer;
+        -- Most timers are of claims that were settled long ago: those go all at once, with their predecessors. Rows with
+        -- a timer of their own wait for it: that keeps every claim as history for its lease time.
+        WITH due AS MATERIALIZED (
+            SELECT j.group_id, j.partition_id, j.version, j.state FROM penstock.journal j
+            WHERE j.due_at > after_due AND j.due_at <= now_here
+            ORDER BY j.due_at
+            LIMIT max_rows
+        ), old AS MATERIALIZED (
+            SELECT o.ctid
+            FROM due d
+            JOIN penstock.journal o ON o.group_id = d.group_id AND o.partition_id = d.partition_id
+                AND o.version BETWEEN d.version - CASE WHEN d.state = 'c' THEN 8 ELSE 0 END AND d.version
+                AND (o.version = d.version OR o.due_at IS NULL)
+            WHERE EXISTS (
+                SELECT 1 FROM penstock.journal n
+                WHERE n.group_id = d.group_id AND n.partition_id = d.partition_id AND n.version > d.version
+            )
+            FOR UPDATE OF o SKIP LOCKED
+        )
+        DELETE FROM penstock.journal j WHERE j.ctid = ANY (ARRAY(SELECT o.ctid FROM old o));
+        GET DIAGNOSTICS visited = ROW_COUNT;
+        trimmed := trimmed + visited;
+        visited := 0;
+        FOR timer IN
+            SELECT j.group_id, j.partition_id, j.version, j.state, j.due_at FROM penstock.journal j
+            WHERE j.due_at > after_due AND j.due_at <= now_here
+            ORDER BY j.due_at
+            LIMIT max_rows
+        LOOP
+            visited := visited + 1;
+            IF penstock.sweep_timer(timer.group_id, timer.partition_id, timer.version, timer.state) THEN
+                woken := woken + 1;
+            END IF;
+        END LOOP;
+        EXIT WHEN visited < max_rows OR woken + trimmed >= max_rows;
+        after_due := timer.due_at;
     END LOOP;
     FOR held IN
         DELETE FROM penstock.claims c

@@ -1,15 +1,14 @@
 -- penstock.sweep_timer(target_group, target, timer_version, timer_state)
 --
--- Visits one timer that is due. If its row is no longer the newest, it is trimmed with its predecessors; otherwise the
--- partition goes on to its next state, if whoever could object is not at it right now.
+-- Visits one timer that is due: the partition goes on to its next state, if whoever could object is not at it right now.
 --
 -- Parameters: the journal row that holds the timer.
--- Returns: 'woken', 'trimmed', or 'busy' when a lock could not be had: a later sweep comes again.
--- Calls: fail_claim, append_state, deliverable. Tables: journal (lock, delete), partitions (lock).
+-- Returns: whether it did; false when a lock could not be had, or when it has gone on already: a later sweep comes again.
+-- Calls: fail_claim, append_state, deliverable. Tables: journal, partitions (lock), queues, consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_timer(
     target_group integer, target bigint, timer_version bigint, timer_state "char"
 )
-RETURNS text
+RETURNS boolean
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -25,7 +24,7 @@ BEGIN
         FOR UPDATE SKIP LOCKED;
     END IF;
     IF NOT FOUND THEN
-        RETURN 'busy';
+        RETURN false;
     END IF;
     -- A new statement, hence a new snapshot: look again under the lock.
     SELECT j.* INTO newest FROM penstock.journal j
@@ -33,17 +32,12 @@ BEGIN
     ORDER BY j.version DESC
     LIMIT 1;
     IF newest.version <> timer_version THEN
-        -- Rows with a timer of their own wait for it: that keeps every claim as history for its lease time.
-        DELETE FROM penstock.journal j
-        WHERE j.group_id = target_group AND j.partition_id = target
-          AND j.version BETWEEN timer_version - 8 AND timer_version
-          AND (j.version = timer_version OR timer_state = 'c' AND j.due_at IS NULL);
-        RETURN 'trimmed';
+        RETURN false;
     END IF;
 
     IF timer_state = 'c' THEN
         PERFORM penstock.fail_claim(newest, NULL, 'the lease expired', 'lease expired', 0);
-        RETURN 'woken';
+        RETURN true;
     END IF;
     SELECT d.* INTO ready
     FROM penstock.consumer_groups g
@@ -68,6 +62,6 @@ BEGIN
             newest.first_error, newest.last_error
         );
     END IF;
-    RETURN 'woken';
+    RETURN true;
 END
 $$;

@@ -37,6 +37,8 @@ BEGIN
             LIMIT 1
         ) j ON true
         WHERE (j.state IS NULL OR j.state IN ('i', 'p')) AND (only_group IS NULL OR g.group_id = only_group)
+          -- A subscription from a time to come has nothing to read yet, and takes the partition up then.
+          AND (j.version IS NOT NULL OR g.from_time IS NULL OR g.from_time <= clock_timestamp())
     ), appended AS (
         INSERT INTO penstock.journal (
             group_id, partition_id, version, state, committed, claimed_to, skipped, ready_seq, acked_at

@@ -1,0 +1,58 @@
+"""A shell command for one message: how people without Python handle messages.
+
+The command gets the value on standard input and the rest in its environment. It runs in a process group of its own, so
+that whatever it started ends with it when this process is interrupted.
+"""
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.engine.messages import StoredMessage
+
+# How long a command may take to end when it is asked to.
+_FAREWELL = 5.0
+
+
+def run(command: str, group: str, message: "StoredMessage") -> int:
+    """Run a command for a message; returns its exit code, as a shell reports it."""
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", command], stdin=subprocess.PIPE, env=_environment(group, message), process_group=0
+    )
+    try:
+        # A command that does not read all of the value may do so.
+        process.communicate(message.value)
+    except BaseException:
+        _end(process)
+        raise
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def _environment(group: str, message: "StoredMessage") -> dict[str, str]:
+    known = {
+        "QUEUE": message.queue,
+        "GROUP": group,
+        "PARTITION": message.partition,
+        "OFFSET": str(message.offset),
+        "ID": str(message.id),
+        "KEY": message.key,
+        "ATTEMPT": str(message.attempt),
+    }
+    inherited = {name: text for name, text in os.environ.items() if name != "PENSTOCK_KEY"}
+    return {**inherited, **{f"PENSTOCK_{name}": text for name, text in known.items() if text is not None}}
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a command and all that it started."""
+    try:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_FAREWELL)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

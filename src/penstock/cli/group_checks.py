@@ -1,0 +1,112 @@
+"""The checks of `penstock doctor` that look at groups: who is stuck, what nobody sweeps, what is dead."""
+
+import time
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+import psycopg
+
+from penstock.engine import group_calls, migrate
+from penstock.engine.calls import Call
+from penstock.engine.group_calls import GroupInfo
+
+Finding = tuple[Literal["ok", "info", "warn", "fail"], str] | tuple[Literal["ok", "info", "warn", "fail"], str, str]
+T = TypeVar("T")
+
+_STUCK = timedelta(minutes=10)
+# A consumer that works at a backlog takes something within this time.
+_SECOND_LOOK = 1.0
+# Whoever consumes or maintains has swept by then.
+_UNSWEPT = timedelta(seconds=10)
+_FEW = 5
+
+
+def stuck_groups(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
+    """Look for groups with old work that nobody takes."""
+    if (unseen := _unseen(connection)) is not None:
+        return unseen
+    suspects = _stuck(connection)
+    if suspects:
+        # Between two claims a busy consumer holds none; but then the group is not the same a moment later.
+        time.sleep(_SECOND_LOOK)
+        later = _stuck(connection)
+        suspects = {name: info for name, info in later.items() if _same(info, suspects.get(name))}
+    if not suspects:
+        return "ok", "none"
+    found = [f"{_name(info)} since {_when(info.oldest_since)}, lag {info.lag}" for info in suspects.values()]
+    return "warn", _listed(found), "nobody pops there: start a consumer, or `penstock group delete` what is not needed"
+
+
+def expired_claims(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
+    """Look for claims whose lease ended long ago."""
+    if (unseen := _unseen(connection)) is not None:
+        return unseen
+    now = _now(connection)
+    left = [claim for claim in _ask(connection, group_calls.claims(None, None)) if claim.expires_at < now - _UNSWEPT]
+    if not left:
+        return "ok", "none"
+    found = [f"{claim.partition} of group {claim.group} of queue {claim.queue}" for claim in left]
+    return (
+        "warn",
+        f"{_listed(found)}, the first since {_when(left[0].expires_at)}",
+        "neither a consumer nor a sweeper is running: start one, or run `penstock maintain` or `penstock up`",
+    )
+
+
+def dead_letters(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
+    """Look for dead letters."""
+    if (unseen := _unseen(connection)) is not None:
+        return unseen
+    some = [info for info in _ask(connection, group_calls.groups(None)) if info.dead_letters]
+    if not some:
+        return "ok", "none"
+    found = [f"{info.dead_letters} in {_name(info)}" for info in some]
+    return "info", _listed(found), f"see `penstock dead-letters {some[0].queue} --by-reason`"
+
+
+def _stuck(connection: psycopg.Connection[Any]) -> dict[tuple[str, str], GroupInfo]:
+    limit = _now(connection) - _STUCK
+    return {
+        (info.queue, info.name): info
+        for info in _ask(connection, group_calls.groups(None))
+        # What only waits for a delay or a retry is not stuck.
+        if (info.ready or info.enrolling) and not info.claimed and info.oldest_since and info.oldest_since < limit
+    }
+
+
+def _same(info: GroupInfo, before: GroupInfo | None) -> bool:
+    return before is not None and (info.oldest_since, info.ready) == (before.oldest_since, before.ready)
+
+
+def _unseen(connection: psycopg.Connection[Any]) -> Finding | None:
+    """Say why there is nothing to look at, if so."""
+    if migrate.inspect(connection).schema_version is None:
+        return "ok", "none: there is no schema yet"
+    [(allowed,)] = connection.execute(
+        "SELECT has_function_privilege('penstock.list_groups(text)', 'EXECUTE')"
+        " AND has_function_privilege('penstock.list_claims(text, text)', 'EXECUTE')"
+    ).fetchall()
+    return None if allowed else ("info", "not for this user's eyes", "a consumer or an admin can look")
+
+
+def _ask(connection: psycopg.Connection[Any], call: Call[T]) -> T:
+    return call.parse(connection.execute(call.sql.encode(), call.parameters, binary=True).fetchall())
+
+
+def _now(connection: psycopg.Connection[Any]) -> datetime:
+    [(now,)] = connection.execute("SELECT clock_timestamp()").fetchall()
+    moment: datetime = now
+    return moment
+
+
+def _name(info: GroupInfo) -> str:
+    return f"group {info.name} of queue {info.queue}"
+
+
+def _when(moment: datetime | None) -> str:
+    return "?" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S%z}"
+
+
+def _listed(found: list[str]) -> str:
+    more = f" and {len(found) - _FEW} more" if len(found) > _FEW else ""
+    return "; ".join(found[:_FEW]) + more

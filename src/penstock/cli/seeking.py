@@ -1,0 +1,97 @@
+"""Another position for a group: `seek`, after a look at what that would do."""
+
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from penstock.cli import output
+from penstock.cli.options import Command, Given, confirm, json_option, position
+
+if TYPE_CHECKING:
+    from penstock.engine.client import Client
+    from penstock.engine.group_calls import Seek
+
+_COUNTS = ("visited", "moved", "redelivered", "skipped", "revoked")
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "penstock seek orders --group billing --to earliest --preview",
+        "penstock seek orders --group billing --to latest --yes",
+        "penstock seek orders --group billing --partition eu --to 1200 --yes",
+        "penstock seek orders --group billing --to 2h --yes",
+    ),
+)
+@click.argument("queue")
+@click.option("--group", required=True, help="Group to move.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="earliest|latest|OFFSET|TIME",
+    callback=position,
+    help="Where to: an end, an offset, or a time: ISO 8601, or 10m, 2h, 3d ago.",
+)
+@click.option("--partition", help="Only this partition.")
+@click.option("--preview", is_flag=True, help="Only say what would happen.")
+@click.option("--yes", is_flag=True, help="Do not look first, and do not ask.")
+@json_option
+@click.pass_obj
+def seek(
+    given: Given,
+    queue: str,
+    group: str,
+    target: int | str | datetime,
+    partition: str | None,
+    preview: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Move a group to another position.
+
+    Prints how many partitions were visited and moved, how many messages are delivered again and how many are skipped,
+    and how many claims lost their lease. Shows that first, and asks; where nobody can be asked it needs --yes or
+    --preview. Goes through the partitions in chunks, beside live pushes and pops.
+    """
+    if not (preview or yes) and not (sys.stdin and sys.stdin.isatty()):
+        raise click.UsageError("to move a group, say --yes, or --preview to see what that would do")
+    where = f"group {group} of queue {queue}" if partition is None else f"group {group} in partition {partition}"
+    with given.client() as client:
+        total = None
+        if not yes or preview:
+            would = _seek(client, queue, group, target, partition, preview=True)
+            _show(would, as_json and preview)
+            if preview:
+                return
+            confirm(f"move {where} to {target}", yes)
+            total = would.visited
+        _show(_seek(client, queue, group, target, partition, total=total), as_json)
+
+
+def _seek(
+    client: "Client",
+    queue: str,
+    group: str,
+    target: int | str | datetime,
+    partition: str | None,
+    *,
+    preview: bool = False,
+    total: int | None = None,
+) -> "Seek":
+    seen = 0
+    with output.progress("partitions", total) as advance:
+
+        def tell(so_far: "Seek") -> None:
+            nonlocal seen
+            advance(so_far.visited - seen)
+            seen = so_far.visited
+
+        return client.seek(queue, group, target, partition=partition, preview=preview, progress=tell)
+
+
+def _show(done: "Seek", as_json: bool) -> None:
+    record: dict[str, Any] = {name: getattr(done, name) for name in _COUNTS}
+    output.show([record], _COUNTS, as_json)

@@ -1,0 +1,65 @@
+"""The benchmark runs on a real database, finds figures for all it promises to measure, and leaves nothing behind.
+
+How fast anything is depends on the machine and its other work: no test here compares two times.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+
+def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "penstock.bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+
+
+def titles(report: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
+    return [
+        result
+        for result in report["results"]
+        if all(result["case"].get(name) == value for name, value in wanted.items())
+    ]
+
+
+def test_a_quick_run_measures_everything_and_leaves_nothing_behind(penstock_dsn: str, tmp_path: Path) -> None:
+    done = bench("log", "--quick", "--json", "--url", penstock_dsn, "--save", str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["environment"]["server"]
+    for data in ("json", "random"):
+        for batch in (1, 100):
+            (write,) = titles(report, kind="write", data=data, batch=batch)
+            assert set(write["samples"]) == {"penstock", "seed-001", "blob"}
+        (disk,) = titles(report, kind="disk", data=data)
+        # A message of 100 bytes takes its bytes, or fewer when compressed, and not ten times as many.
+        assert all(10 < size < 1000 for (size,) in disk["samples"].values())
+    for target in ("python", "arrow"):
+        for readers in (1, 2):
+            assert len(titles(report, kind="read", target=target, workers=readers, batch=100)) == 2
+            assert len(titles(report, kind="read", target=target, workers=readers, batch=1)) == 2
+    for result in report["results"]:
+        rounds = 1 if result["case"]["kind"] == "disk" else report["rounds"]
+        for samples in result["samples"].values():
+            assert len(samples) == rounds
+            assert all(sample > 0 for sample in samples)
+
+    assert json.loads((tmp_path / "log.json").read_text()) == report
+    assert "× seed-001" in (tmp_path / "log.md").read_text()
+    with psycopg.connect(penstock_dsn) as connection:
+        left = connection.execute(
+            "SELECT count(*) FROM penstock.queues UNION ALL"
+            " SELECT count(*) FROM pg_namespace WHERE nspname = 'penstock_bench'"
+        ).fetchall()
+    assert left == [(0,), (0,)]
+
+
+def test_a_database_that_cannot_be_reached_is_an_error_without_a_traceback() -> None:
+    done = bench("log", "--quick", "--url", "postgresql://127.0.0.1:1/nowhere")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")

@@ -1,0 +1,180 @@
+"""One suite for every way in: `api` is each client in turn, all with the calls of the synchronous one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from inspect import isawaitable
+from typing import Any
+
+import pytest
+
+from penstock import AsyncBatch, AsyncClient, Client, PartitionInfo, QueueInfo
+from penstock.engine.transaction import AsyncTransaction
+
+
+class InALoop:
+    """An asynchronous client that is called like the synchronous one."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._runner = asyncio.Runner()
+        self._client = self._runner.run(self._open(*arguments, **options))
+
+    @staticmethod
+    async def _open(*arguments: Any, **options: Any) -> AsyncClient:
+        client = AsyncClient(*arguments, **options)
+        await client.open()
+        return client
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._client, name)
+        return self._called(value) if callable(value) else value
+
+    def __repr__(self) -> str:
+        return repr(self._client)
+
+    def close(self) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+    def _called(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            given = [_awaitable(each) if method.__name__ == "process" else _bare(each) for each in arguments]
+            result = method(*given, **options)
+            if isawaitable(result):
+                return self._looped(self._run(result))
+            if hasattr(result, "__aenter__"):
+                return self._block(result)
+            return self._items(result) if hasattr(result, "__anext__") else result
+
+        return call
+
+    def _looped(self, value: Any) -> Any:
+        return Looped(value, self) if isinstance(value, AsyncBatch | AsyncTransaction) else value
+
+    def _run(self, awaitable: Any) -> Any:
+        async def wait() -> Any:
+            return await awaitable
+
+        return self._runner.run(wait())
+
+    def _items(self, items: AsyncIterator[Any]) -> Iterator[Any]:
+        nothing = object()
+
+        async def following() -> Any:
+            return await anext(items, nothing)
+
+        while (item := self._runner.run(following())) is not nothing:
+            yield self._looped(item)
+
+    @contextmanager
+    def _block(self, block: Any) -> Iterator[Any]:
+        value = self._looped(self._run(block.__aenter__()))
+        try:
+            yield value
+        except BaseException as error:
+            if not self._run(block.__aexit__(type(error), error, error.__traceback__)):
+                raise
+        else:
+            self._run(block.__aexit__(None, None, None))
+
+
+class Looped:
+    """A batch or transaction of an asynchronous client that is called like the synchronous one."""
+
+    def __init__(self, bare: Any, loop: InALoop) -> None:
+        self.bare = bare
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.bare, name)
+        return self._loop._called(value) if callable(value) else value
+
+    def __len__(self) -> int:
+        return len(self.bare)
+
+    def __enter__(self) -> Any:
+        self._loop._run(self.bare.__aenter__())
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._loop._run(self.bare.__aexit__(*error))
+
+
+def _bare(value: Any) -> Any:
+    return value.bare if isinstance(value, Looped) else value
+
+
+def _awaitable(value: Any) -> Any:
+    if not callable(value):
+        return value
+
+    async def handler(message: Any) -> Any:
+        return value(message)
+
+    return handler
+
+
+TRANSPORTS: dict[str, Callable[..., Any]] = {"sync": Client, "async": InALoop}
+
+
+@pytest.fixture(params=TRANSPORTS)
+def open_api(request: pytest.FixtureRequest, dsn: str) -> Iterator[Callable[..., Any]]:
+    """Open a client of the fresh penstock, with options of one's own."""
+    opened: list[Any] = []
+
+    def open_one(**options: Any) -> Any:
+        opened.append(TRANSPORTS[request.param](dsn, **options))
+        return opened[-1]
+
+    yield open_one
+    for client in opened:
+        client.close()
+
+
+@pytest.fixture
+def api(open_api: Callable[..., Any]) -> Any:
+    """A client of the fresh penstock."""
+    return open_api()
+
+
+@pytest.fixture
+def sound(api: Any) -> Iterator[None]:
+    """After the test, state and log must agree."""
+    yield
+    assert [check for check in api.verify() if check.violations] == []
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All that a client can see of a penstock."""
+
+    queues: list[QueueInfo]
+    partitions: dict[str, list[PartitionInfo]]
+    values: dict[tuple[str, str], list[bytes]]
+
+
+def everything(api: Any) -> Everything:
+    queues = api.queues()
+    partitions = {queue.name: api.partitions(queue.name) for queue in queues}
+    values = {
+        (queue, partition.name): [message.value for message in api.read(queue, partition.name)]
+        for queue, found in partitions.items()
+        for partition in found
+    }
+    return Everything(queues, partitions, values)
+
+
+@pytest.fixture
+def unchanged(api: Any) -> Callable[[], AbstractContextManager[None]]:
+    """A block that must leave queues, partitions, positions and messages as they were."""
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        before = everything(api)
+        yield
+        assert everything(api) == before
+
+    return block

@@ -1,0 +1,32 @@
+"""Every client has the same methods with the same parameters."""
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+
+from penstock import AsyncClient, Client
+
+METHODS = [name for name, _ in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_")]
+
+
+def parameters(method: Callable[..., object]) -> list[tuple[str, object, object]]:
+    """Names, kinds and defaults; a handler or an event may well be of the asynchronous type."""
+    return [(each.name, each.kind, each.default) for each in inspect.signature(method).parameters.values()]
+
+
+@pytest.mark.parametrize("name", ["__init__", *METHODS])
+def test_the_asynchronous_twin_takes_the_same_parameters(name: str) -> None:
+    assert parameters(getattr(Client, name)) == parameters(getattr(AsyncClient, name))
+
+
+def test_the_twins_have_the_same_public_names() -> None:
+    names = {name for name in dir(Client) if not name.startswith("_")}
+    assert {name for name in dir(AsyncClient) if not name.startswith("_")} - names == {"open"}
+    assert names <= set(dir(AsyncClient))
+
+
+def test_every_public_method_says_what_it_does() -> None:
+    for client in (Client, AsyncClient):
+        for name in METHODS:
+            assert inspect.getdoc(getattr(client, name)), f"{client.__name__}.{name} has no docstring"

@@ -1,0 +1,53 @@
+"""Databases for tests: `penstock_dsn` of the plugin makes a new one each time, `dsn` empties one that all share.
+
+A test that changes functions, tables or roles takes the first; all others take the second, which costs milliseconds.
+"""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from psycopg.sql import SQL, Identifier
+
+from penstock import Client
+
+
+@pytest.fixture(scope="session")
+def shared_dsn(penstock_server: str, penstock_template: str) -> Iterator[str]:
+    """A migrated database for the whole run."""
+    name = Identifier(f"penstock_shared_{uuid4().hex[:12]}")
+    with psycopg.connect(penstock_server, autocommit=True) as connection:
+        connection.execute(SQL("CREATE DATABASE {} TEMPLATE {}").format(name, Identifier(penstock_template)))
+        connection.execute(SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
+        # A user called penstock would make tables of its own in our schema.
+        connection.execute(SQL("ALTER DATABASE {} SET search_path = public").format(name))
+        yield make_conninfo(penstock_server, dbname=name.as_string().strip('"'))
+        connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+@pytest.fixture
+def dsn(shared_dsn: str) -> str:
+    """The DSN of an empty penstock."""
+    with psycopg.connect(shared_dsn, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'penstock' AND tablename <> 'migrations'"
+        ).fetchall()
+        for (table,) in tables:
+            connection.execute(SQL("DELETE FROM penstock.{}").format(Identifier(table)))
+        others = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        for (table,) in others:
+            connection.execute(SQL("DROP TABLE public.{} CASCADE").format(Identifier(table)))
+    return shared_dsn
+
+
+@pytest.fixture
+def client(dsn: str) -> Iterator[Client]:
+    """A client of an empty penstock."""
+    with Client(dsn) as client:
+        yield client

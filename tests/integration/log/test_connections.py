@@ -1,0 +1,316 @@
+"""Connections that time out, die, run out or were never there: always a typed error, and no call hangs."""
+
+# ruff: noqa: PT012 - that a whole block fails, and is taken back, is what is shown here
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from penstock import AsyncClient, Client, PenstockError, SetupError, TimedOut, Unavailable
+
+from .conftest import Connection, Connections
+from .interleaving import push
+
+KILL = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND application_name = 'penstock'"
+)
+
+
+class Proxy:
+    """A TCP proxy that can stop forwarding: what a frozen server or a lost network looks like."""
+
+    def __init__(self, dsn: str) -> None:
+        values = conninfo_to_dict(dsn)
+        host, port = str(values.get("host", "localhost")), int(values.get("port") or 5432)
+        self._target = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._sockets: list[socket.socket] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.dsn = make_conninfo(dsn, host="127.0.0.1", port=self._server.getsockname()[1], sslmode="disable")
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def freeze(self) -> None:
+        self._flowing.clear()
+
+    def close(self) -> None:
+        self._flowing.set()
+        for one in [self._server, *self._sockets]:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                family = socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET
+                far = socket.socket(family)
+                far.connect(self._target)
+                self._sockets += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                self._flowing.wait()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def proxy(dsn: str) -> Iterator[Proxy]:
+    proxy = Proxy(dsn)
+    yield proxy
+    proxy.close()
+
+
+def run_async(dsn: str, act: Callable[[AsyncClient], Any], **options: Any) -> Any:
+    async def run() -> Any:
+        async with AsyncClient(dsn, **options) as client:
+            return await act(client)
+
+    return asyncio.run(run())
+
+
+def test_the_address_is_known_and_its_password_is_not_shown(dsn: str) -> None:
+    password = str(conninfo_to_dict(dsn).get("password") or "s3cr3t")
+    secret = make_conninfo(dsn, password=password)
+    with Client(secret) as client:
+        assert client.dsn == secret
+        assert password not in repr(client)
+        assert "***" in repr(client)
+    assert password not in repr(AsyncClient(secret))
+
+
+def test_a_call_that_waits_for_a_lock_too_long_is_ended(dsn: str, connections: Connections, sql: Connection) -> None:
+    push(sql, "0")
+    holder = connections.open()
+    push(holder, "0")
+    with Client(f"{dsn} options='-c penstock.lock_timeout=60s'", timeout=0.3) as client:
+        with pytest.raises(TimedOut, match=r"no answer within 0\.3 s"):
+            client.push("q", 1, partition="0")
+        holder.rollback()
+        assert client.push("q", 1, partition="0").first_offset == 1
+
+
+def test_an_asynchronous_call_that_waits_too_long_is_ended(dsn: str, connections: Connections, sql: Connection) -> None:
+    push(sql, "0")
+    holder = connections.open()
+    push(holder, "0")
+
+    async def act(client: AsyncClient) -> int:
+        with pytest.raises(TimedOut, match=r"no answer within 0\.3 s"):
+            await client.push("q", 1, partition="0")
+        holder.rollback()
+        return (await client.push("q", 1, partition="0")).first_offset
+
+    assert run_async(f"{dsn} options='-c penstock.lock_timeout=60s'", act, timeout=0.3) == 1
+
+
+FROZEN: dict[str, Callable[[Client], Any]] = {
+    "push": lambda client: client.push("q", 1, partition="0"),
+    "read": lambda client: client.read("q", "0"),
+}
+
+
+@pytest.mark.parametrize("what", FROZEN)
+def test_no_call_hangs_when_the_network_is_gone(proxy: Proxy, sql: Connection, what: str) -> None:
+    push(sql, "0")
+    with Client(proxy.dsn, timeout=0.3, connect_timeout=1, pool_size=1) as client:
+        client.read("q", "0")
+        proxy.freeze()
+        with pytest.raises(TimedOut):
+            FROZEN[what](client)
+
+
+def test_the_end_of_a_transaction_does_not_hang_when_the_network_is_gone(proxy: Proxy, sql: Connection) -> None:
+    with (
+        Client(proxy.dsn, timeout=0.3, connect_timeout=1, pool_size=1) as client,
+        pytest.raises(TimedOut),
+        client.transaction() as tx,
+    ):
+        tx.connection.execute("CREATE TABLE mine (id integer)")
+        proxy.freeze()
+
+
+def test_no_asynchronous_call_hangs_when_the_network_is_gone(proxy: Proxy, sql: Connection) -> None:
+    push(sql, "0")
+
+    async def act(client: AsyncClient) -> None:
+        await client.read("q", "0")
+        proxy.freeze()
+        with pytest.raises(TimedOut):
+            await client.push("q", 1, partition="0")
+
+    run_async(proxy.dsn, act, timeout=0.3, connect_timeout=1, pool_size=1)
+
+
+def test_idle_connections_that_were_killed_cost_no_error(client: Client, sql: Connection) -> None:
+    client.push("q", 1)
+    for number in range(2):
+        kill_all(sql)
+        assert client.push("q", number).first_offset == number + 1
+
+
+def test_idle_asynchronous_connections_that_were_killed_cost_no_error(dsn: str, sql: Connection) -> None:
+    async def act(client: AsyncClient) -> int:
+        await client.push("q", 1)
+        kill_all(sql)
+        return (await client.push("q", 2)).first_offset
+
+    assert run_async(dsn, act) == 1
+
+
+def kill_all(sql: Connection) -> None:
+    """Kill the connections that clients have now, and wait until these are gone."""
+    clients = "datname = current_database() AND application_name = 'penstock'"
+    pids = [pid for (pid,) in sql.execute(f"SELECT pid FROM pg_stat_activity WHERE {clients}").fetchall()]
+    assert pids
+    # With a timeout, the function waits until the process has ended.
+    ended = sql.execute("SELECT bool_and(pg_terminate_backend(pid, 10000)) FROM unnest(%s) pid", (pids,)).fetchall()
+    assert ended == [(True,)]
+
+
+class Killer(threading.Thread):
+    """Kills the connections of clients as soon as one of them waits for a lock."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(daemon=True)
+        self._connection = connection
+        self.start()
+
+    def run(self) -> None:
+        waiting = KILL + " AND cardinality(pg_blocking_pids(pid)) > 0"
+        while not self._connection.execute(waiting.encode()).fetchall():
+            pass
+
+
+def test_a_push_whose_connection_breaks_says_that_its_outcome_is_unknown(
+    client: Client, connections: Connections, sql: Connection
+) -> None:
+    push(sql, "0")
+    holder = connections.open()
+    push(holder, "0")
+    Killer(connections.open(autocommit=True))
+    with pytest.raises(Unavailable) as caught:
+        client.push("q", 1, partition="0")
+    assert not isinstance(caught.value, TimedOut)
+    holder.rollback()
+    assert client.push("q", 1, partition="0").first_offset == 1
+
+
+def test_a_read_whose_connection_breaks_is_tried_again(
+    client: Client, connections: Connections, sql: Connection
+) -> None:
+    push(sql, "0")
+    holder = connections.open()
+    holder.execute("LOCK TABLE penstock.segments IN ACCESS EXCLUSIVE MODE")
+    killer = Killer(connections.open(autocommit=True))
+
+    def release() -> None:
+        killer.join()
+        holder.rollback()
+
+    threading.Thread(target=release, daemon=True).start()
+    assert [message.offset for message in client.read("q", "0")] == [0]
+    assert not killer.is_alive()
+
+
+def test_a_client_whose_connections_are_all_in_use_says_so(dsn: str) -> None:
+    with (
+        Client(dsn, pool_size=1, connect_timeout=0.3) as client,
+        client.transaction(),
+        pytest.raises(Unavailable, match=r"all 1 connections were in use for 0\.3 s; raise PENSTOCK_POOL_SIZE"),
+    ):
+        client.push("q", 1, partition="0")
+
+
+def test_an_asynchronous_client_whose_connections_are_all_in_use_says_so(dsn: str) -> None:
+    async def act(client: AsyncClient) -> None:
+        async with client.transaction():
+            with pytest.raises(Unavailable, match="all 1 connections were in use"):
+                await client.push("q", 1, partition="0")
+
+    run_async(dsn, act, pool_size=1, connect_timeout=0.3)
+
+
+def test_a_closed_client_says_so(dsn: str) -> None:
+    client = Client(dsn)
+    client.close()
+    client.close()
+    with pytest.raises(PenstockError, match="this client is closed; make a new one"):
+        client.queues()
+
+
+def test_a_closed_asynchronous_client_says_so(dsn: str) -> None:
+    async def act() -> None:
+        client = AsyncClient(dsn)
+        with pytest.raises(PenstockError, match="not open yet"):
+            _ = client.dsn
+        await client.queues()
+        await client.close()
+        with pytest.raises(PenstockError, match="this client is closed; make a new one"):
+            await client.queues()
+
+    asyncio.run(act())
+
+
+def test_closing_a_client_leaves_no_thread_behind(dsn: str) -> None:
+    before = set(threading.enumerate())
+    with Client(dsn) as client:
+        client.queues()
+        started = set(threading.enumerate()) - before
+    assert started
+    for thread in started:
+        thread.join(10)
+        assert not thread.is_alive(), thread.name
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "says"),
+    [
+        ({"port": 1}, Unavailable, "cannot be reached"),
+        ({"dbname": "no_such_database"}, SetupError, "does not exist"),
+        ({"user": "no_such_user"}, SetupError, "no_such_user"),
+    ],
+)
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_database_that_cannot_be_used_says_why(
+    dsn: str, changes: dict[str, Any], kind: type[PenstockError], says: str, way: str
+) -> None:
+    password = str(conninfo_to_dict(dsn).get("password") or "s3cr3t")
+    address = make_conninfo(dsn, password=password, **changes)
+    with pytest.raises(kind) as caught:
+        Client(address, connect_timeout=2) if way == "sync" else run_async(address, lambda c: c.queues())
+    assert says in str(caught.value)
+    assert password not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["mysql://somewhere", "nonsense", "postgresql://%zz"])
+def test_an_address_that_is_none_says_so(url: str) -> None:
+    with pytest.raises(SetupError, match="PENSTOCK_URL"):
+        Client(url)
+
+
+def test_a_connection_is_in_utf8_and_named(client: Client, sql: Connection) -> None:
+    with client.transaction() as tx:
+        assert tx.connection.info.encoding == "utf-8"
+    names = sql.execute("SELECT DISTINCT application_name FROM pg_stat_activity").fetchall()
+    assert ("penstock",) in names
+
+
+def test_the_connection_of_a_failed_call_serves_the_next_one(dsn: str) -> None:
+    with Client(dsn, pool_size=1) as client:
+        for _ in range(3):
+            with pytest.raises(LookupError):
+                client.read("none", "0")
+        assert client.queues() == []

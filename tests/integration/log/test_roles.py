@@ -1,0 +1,149 @@
+"""Three roles of least privilege: each may do its part through the functions, and none touches a table."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import errors
+from psycopg.conninfo import make_conninfo
+from psycopg.sql import SQL, Identifier
+
+from penstock import Client, SetupError
+from penstock.engine.migrate import grant
+
+from .conftest import Connection
+
+Open = Callable[[str | None], Client]
+
+PUSH = "push"
+ACTS: dict[str, Callable[[Client], Any]] = {
+    "push": lambda c: c.push("q", 1),
+    "push to several": lambda c: c.push_many("q", [("a", 1), ("b", 2)]),
+    "read": lambda c: c.read("q", "0"),
+    "table": lambda c: c.read_arrow("q", "0"),
+    "list": lambda c: c.queues(),
+    "partitions": lambda c: c.partitions("q"),
+    "tail": lambda c: list(c.tail("q", follow=False)),
+    "create": lambda c: c.create(f"made {uuid4()}"),
+    "configure": lambda c: c.configure("q", lease_time=1),
+    "purge": lambda c: c.purge("q"),
+    "maintain": lambda c: list(c.maintain()),
+    "delete": lambda c: c.delete("q"),
+}
+PRODUCER = ["push", "push to several"]
+CONSUMER = ["read", "table", "list", "partitions", "tail"]
+
+
+@pytest.fixture
+def admin(penstock_dsn: str) -> Iterator[Connection]:
+    with psycopg.connect(penstock_dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def as_user(penstock_dsn: str, admin: Connection) -> Iterator[Open]:
+    """Opens a client as a new database user, who was granted one of the roles or none."""
+    names: list[str] = []
+    clients: list[Client] = []
+
+    def open_as(role: str | None) -> Client:
+        names.append(f"penstock_user_{uuid4().hex[:12]}")
+        admin.execute(SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(Identifier(names[-1])))
+        if role is not None:
+            grant(admin, role, names[-1])
+        clients.append(Client(make_conninfo(penstock_dsn, user=names[-1], password="secret")))
+        return clients[-1]
+
+    yield open_as
+    for client in clients:
+        client.close()
+    for name in names:
+        admin.execute(SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(Identifier(name)))
+
+
+def allowed(client: Client) -> list[str]:
+    """Return what this user may do; all else must be refused as a lack of rights."""
+    done: list[str] = []
+    refusals: list[str] = []
+    for what, act in ACTS.items():
+        try:
+            act(client)
+        except SetupError as error:
+            refusals.append(str(error))
+        else:
+            done.append(what)
+    assert all("permission denied" in said and "penstock grant" in said for said in refusals)
+    return done
+
+
+def test_each_role_may_do_its_part_and_no_more(penstock_dsn: str, as_user: Open) -> None:
+    with Client(penstock_dsn) as owner:
+        owner.push("q", 0)
+    assert allowed(as_user("producer")) == PRODUCER
+    assert allowed(as_user("consumer")) == CONSUMER
+    assert allowed(as_user("admin")) == list(ACTS)
+
+
+def test_a_consumer_finds_a_message_by_its_id_and_sees_the_views(penstock_dsn: str, as_user: Open) -> None:
+    with Client(penstock_dsn) as owner:
+        (message_id,) = owner.push("q", 7).ids
+    consumer = as_user("consumer")
+    assert consumer.get(message_id).json() == 7
+    with consumer.transaction() as tx:
+        for view in ("messages", "partition_lookup", "log_counter"):
+            assert len(tx.connection.execute(f"SELECT * FROM penstock.{view}").fetchall()) == 1
+
+
+def test_a_producer_pushes_in_a_transaction_of_its_own(as_user: Open) -> None:
+    with as_user("producer").transaction() as tx:
+        pending = tx.push("q", 1, key="k")
+    assert pending.result.first_offset == 0
+
+
+def test_nobody_gets_in_without_a_role_and_is_told_what_to_do(as_user: Open) -> None:
+    with pytest.raises(SetupError, match=r"permission denied .* `penstock grant producer\|consumer\|admin"):
+        as_user(None)
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer", "admin"])
+def test_no_role_touches_a_table(as_user: Open, admin: Connection, role: str) -> None:
+    client = as_user(role)
+    tables = admin.execute(
+        "SELECT tablename FROM pg_tables WHERE schemaname = 'penstock' AND tablename <> 'migrations'"
+    ).fetchall()
+    assert len(tables) >= 3
+    for (table,) in tables:
+        for statement in (f"SELECT FROM penstock.{table}", f"DELETE FROM penstock.{table}"):
+            with pytest.raises(errors.InsufficientPrivilege), client.transaction() as tx:
+                tx.connection.execute(statement)
+    with pytest.raises(errors.InsufficientPrivilege), client.transaction() as tx:
+        tx.connection.execute("DELETE FROM penstock.migrations")
+
+
+def test_everybody_else_has_nothing(admin: Connection) -> None:
+    granted = admin.execute(
+        "SELECT 'schema' WHERE has_schema_privilege('public', 'penstock', 'USAGE')"
+        " UNION ALL SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'penstock'::regnamespace"
+        " AND has_function_privilege('public', oid, 'EXECUTE')"
+        " UNION ALL SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'penstock'::regnamespace"
+        " AND relkind IN ('r', 'v') AND has_table_privilege('public', oid, 'SELECT, INSERT, UPDATE, DELETE')"
+    ).fetchall()
+    assert granted == []
+
+
+def test_functions_that_run_as_their_owner_pin_the_search_path(admin: Connection) -> None:
+    unpinned = admin.execute(
+        "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'penstock'::regnamespace AND prosecdef"
+        " AND NOT coalesce(proconfig::text LIKE '%search_path=pg_catalog, pg_temp%', false)"
+    ).fetchall()
+    assert unpinned == []
+
+
+def test_the_owners_functions_cannot_be_led_astray(as_user: Open) -> None:
+    producer = as_user("producer")
+    with producer.transaction() as tx:
+        tx.connection.execute("CREATE TEMP TABLE segments (LIKE pg_class)")
+        tx.connection.execute("SET search_path = pg_temp, public")
+        tx.push("q", 1)

@@ -1,0 +1,63 @@
+"""What is shown or logged of an address never has its password."""
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from psycopg.conninfo import make_conninfo
+
+from penstock.engine.address import redact
+
+SECRET = "s3cr3t"
+
+
+@pytest.mark.parametrize(
+    ("dsn", "shown"),
+    [
+        ("postgresql://ann@db:5432/app", "postgresql://ann@db:5432/app"),
+        ("postgresql://db/app?sslmode=require", "postgresql://db/app?sslmode=require"),
+        (f"postgresql://ann:{SECRET}@db:5432/app", "postgresql://ann:***@db:5432/app"),
+        (f"postgres://ann:{SECRET}@a,b:5433/app?sslmode=require", "postgres://ann:***@a,b:5433/app?sslmode=require"),
+        (f"postgresql://:{SECRET}@db/app", "postgresql://:***@db/app"),
+        (f"https://ann:{SECRET}@gateway/x", "https://ann:***@gateway/x"),
+        ("host=db user=ann", "user=ann host=db"),
+    ],
+)
+def test_the_rest_of_the_address_stays_readable(dsn: str, shown: str) -> None:
+    assert sorted(redact(dsn).split()) == sorted(shown.split())
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        f"postgresql://ann@db/app?password={SECRET}",
+        f"postgresql://ann@db/app?sslmode=require&password={SECRET}&application_name=x",
+        f"postgresql://ann@db/app?sslpassword={SECRET}",
+        f"postgresql://ann@db/app?pass%77ord={SECRET}",
+        f"postgresql://ann:x@db/app?password={SECRET}",
+        f"host=db user=ann password={SECRET}",
+        f"host=db user=ann password='a {SECRET}' dbname=x",
+        f"host=db user=ann password = {SECRET}",
+        f"host=db sslpassword={SECRET}",
+        f"postgresql://ann:a@{SECRET}@db/app",
+        f"postgresql://ann:a?{SECRET}@db/app",
+        f"postgresql://ann:a#{SECRET}@db/app",
+        f"postgresql://ann:a/{SECRET}@db/app",
+        f"postgresql://ann:a:{SECRET}@db/app",
+        f"postgresql://ann:a[{SECRET}@db/app",
+        f"postgresql://ann:%zz{SECRET}@db/app",
+        f"host=db password={SECRET} nonsense",
+        f"host=db pasword={SECRET}",
+    ],
+)
+def test_a_password_is_never_shown(dsn: str) -> None:
+    assert SECRET not in redact(dsn)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=4))
+def test_no_password_is_shown_in_either_form(password: str) -> None:
+    marked = f"<{password}>"
+    assert marked not in redact(f"postgresql://ann:{quote(marked, safe='')}@db/app")
+    assert quote(marked, safe="") not in redact(f"postgresql://ann:{quote(marked, safe='')}@db/app")
+    assert marked not in redact(make_conninfo("", host="db", password=marked))
