@@ -21,19 +21,22 @@ demo: install ## show the main job end to end on embedded services
 	@$(BIN)/penstock demo
 
 test: check ## run all checks and all tests
-	$(BIN)/pytest
+	$(BIN)/pytest --ignore=tests/docs
 
-check: install ## format, lint, types, import rules
+check: install ## format, lint, types, import rules, and every example of the docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest tests/docs
 
 bench: install ## measure, and print what was measured
 	$(BIN)/penstock bench log
+	$(BIN)/penstock bench groups
 
 bench-check: install ## measure, and fail where a promised ratio is missed
 	$(BIN)/penstock bench log --check
+	$(BIN)/penstock bench groups --check
 
 clean: ## remove what `make` made
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -12,6 +12,7 @@ from rich.console import Console
 from penstock.bench.plan import FULL, QUICK, Plan
 from penstock.bench.report import save, show, show_missed
 from penstock.bench.run import run
+from penstock.engine.client import Client
 from penstock.errors import PenstockError
 
 
@@ -64,6 +65,42 @@ def log(
     if folder is not None:
         save(report, folder)
     if check and not show_missed(report, Console(stderr=as_json)):
+        sys.exit(1)
+
+
+@bench.command()
+@click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
+@click.option("--quick", is_flag=True, help="A smoke run of some seconds: do not believe its figures.")
+@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--save",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    is_flag=False,
+    flag_value=Path("bench"),
+    help="Write groups.json and groups.md to a folder, ./bench unless you name another.",
+)
+def groups(url: str | None, quick: bool, check: bool, as_json: bool, folder: Path | None) -> None:
+    """Measure consuming: at a million partitions, beside an open transaction, and when idle.
+
+    Takes about a quarter of an hour. Works in a database of its own, which it creates and drops.
+    """
+    from penstock.bench.groups import report as groups_report
+
+    plan = groups_report.QUICK if quick else groups_report.FULL
+    try:
+        with Client(url) as client:
+            report = groups_report.run(client.dsn, plan, lambda step: click.echo(step, err=True))
+    except PenstockError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        click.echo("\n".join(groups_report.lines(report)))
+    if folder is not None:
+        groups_report.save(report, folder)
+    if check and not all(verdict.kept for verdict in groups_report.verdicts(report)):
         sys.exit(1)
 
 

@@ -1,5 +1,7 @@
 """Messages for a group: `pop`, which prints them or hands them to a command, and settles them."""
 
+import os
+import select
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -180,12 +182,9 @@ def _one(
 
 def _print(batch: "Batch", form: str | None, settle: str | None, interrupts: Interrupts) -> None:
     """Write a batch out, and only then acknowledge it."""
-    write = sys.stdout.buffer.write
     try:
-        with interrupts.allowed():
-            for line in _lines(batch, form, settle == "hold"):
-                write(line)
-            sys.stdout.buffer.flush()
+        for line in _lines(batch, form, settle == "hold"):
+            _write(line, interrupts)
     except BaseException:
         if not batch.settled:
             batch.release()
@@ -207,6 +206,16 @@ def _lines(batch: "Batch", form: str | None, hold: bool) -> Iterator[bytes]:
     for claim in batch.claims:
         for message in claim.messages:
             yield envelopes.write(message, claim if hold else None)
+
+
+def _write(line: bytes, interrupts: Interrupts) -> None:
+    """Write in pieces that do not block; only waiting for the reader is interrupted, so what is out is known."""
+    descriptor = sys.stdout.fileno()
+    left = memoryview(line)
+    while left:
+        with interrupts.allowed():
+            select.select([], [descriptor], [])
+        left = left[os.write(descriptor, left[: select.PIPE_BUF]) :]
 
 
 def _hand_over(batch: "Batch", command: str, interrupts: Interrupts) -> None:

@@ -107,7 +107,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
             tx = AsyncTransaction(connection, self.consumer_id)
             with translated(tx.raised), tx.outcome():
                 async with foreign.async_transaction_on(connection) as execute:
-                    with tx.begin(_parsing(execute)).block():
+                    with tx.begin(_translating(execute)).block():
                         yield tx
                     await self._write(tx, execute)
             return
@@ -119,7 +119,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
             tx = AsyncTransaction(own, self.consumer_id)
             with translated(tx.raised), tx.outcome():
                 async with self._database.transaction(own):
-                    with tx.begin(_parsing(execute_own)).block():
+                    with tx.begin(_translating(execute_own)).block():
                         yield tx
                     await self._write(tx, execute_own)
 
@@ -296,8 +296,9 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
             call.parse(await execute(call))
 
 
-def _parsing(execute: foreign.AsyncExecute) -> AsyncRun:
+def _translating(execute: foreign.AsyncExecute) -> AsyncRun:
     async def run(call: Call[Any]) -> Any:
-        return call.parse(await execute(call))
+        with translated():
+            return call.parse(await execute(call))
 
     return run

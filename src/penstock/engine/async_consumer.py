@@ -1,7 +1,6 @@
 """Consuming with an asynchronous client: the twin of `consumer`, which has the full descriptions."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from datetime import datetime
@@ -87,12 +86,14 @@ class AsyncConsumer:
         **options: Any,
     ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
-        idle_since = time.monotonic()
+        waiting = Waiting(idle_timeout)
         while stop is None or not stop.is_set():
-            batch = await self.pop(queue, group, lease=lease, wait=0.5, **options)
+            batch = await self.pop(queue, group, lease=lease, **options)
             if batch is None:
-                if idle_timeout is not None and time.monotonic() - idle_since >= idle_timeout:
+                pause = waiting.pause()
+                if pause is None:
                     return
+                await asyncio.sleep(pause)
                 continue
             renewals = asyncio.create_task(keep_renewed(batch, lease))
             try:
@@ -102,7 +103,7 @@ class AsyncConsumer:
                 if not batch.settled:
                     with suppress(LeaseLost):
                         await batch.release()
-            idle_since = time.monotonic()
+            waiting = Waiting(idle_timeout)
 
     async def process(
         self,

@@ -15,6 +15,7 @@ from uuid import UUID
 from penstock import settings as settings_module
 from penstock.engine import calls, foreign, pushes
 from penstock.engine.address import redact
+from penstock.engine.batch import Run
 from penstock.engine.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
 from penstock.engine.consumer import Consumer
 from penstock.engine.database import Database
@@ -117,20 +118,20 @@ class Client(Consumer, Operator):
         if connection is not None:
             tx = Transaction(connection, self.consumer_id)
             with translated(tx.raised), tx.outcome(), foreign.transaction_on(connection) as execute:
-                with tx.begin(lambda call: call.parse(execute(call))).block():
+                with tx.begin(_translating(execute)).block():
                     yield tx
                 self._write(tx, execute)
             return
         with self._database.connection() as own:
 
-            def execute(call: Call[Any]) -> list[Any]:
+            def execute_own(call: Call[Any]) -> list[Any]:
                 return self._database.execute(own, call)
 
             tx = Transaction(own, self.consumer_id)
             with translated(tx.raised), tx.outcome(), self._database.transaction(own):
-                with tx.begin(lambda call: call.parse(execute(call))).block():
+                with tx.begin(_translating(execute_own)).block():
                     yield tx
-                self._write(tx, execute)
+                self._write(tx, execute_own)
 
     # Reading
 
@@ -311,3 +312,11 @@ class Client(Consumer, Operator):
             spreads[queue] = self._spreads.get(queue) or self._spreads.put(queue, ask.parse(execute(ask)))
         if (call := tx.gathered.write(spreads)) is not None:
             call.parse(execute(call))
+
+
+def _translating(execute: foreign.Execute) -> Run:
+    def run(call: Call[Any]) -> Any:
+        with translated():
+            return call.parse(execute(call))
+
+    return run

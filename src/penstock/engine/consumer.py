@@ -101,12 +101,15 @@ class Consumer:
         loop is left, is given back. Ends when `stop` is set, or when nothing came for `idle_timeout` seconds; the other
         options are those of `pop`.
         """
-        idle_since = time.monotonic()
-        while stop is None or not stop.is_set():
-            batch = self.pop(queue, group, lease=lease, wait=0.5, **options)
+        ending = stop or threading.Event()
+        waiting = Waiting(idle_timeout)
+        while not ending.is_set():
+            batch = self.pop(queue, group, lease=lease, **options)
             if batch is None:
-                if idle_timeout is not None and time.monotonic() - idle_since >= idle_timeout:
+                pause = waiting.pause()
+                if pause is None:
                     return
+                ending.wait(pause)
                 continue
             with self._renewals.keep(batch, lease):
                 try:
@@ -115,7 +118,7 @@ class Consumer:
                     if not batch.settled:
                         with suppress(LeaseLost):
                             batch.release()
-            idle_since = time.monotonic()
+            waiting = Waiting(idle_timeout)
 
     def process(
         self,

@@ -31,7 +31,7 @@ def transaction_on(connection: Any) -> Iterator[Execute]:
     match _family(connection):
         case "psycopg":
             with _begun(connection.transaction, connection.autocommit and _idle(connection)):
-                yield lambda call: connection.execute(call.sql, call.parameters, binary=True).fetchall()
+                yield lambda call: _tuples(connection).execute(call.sql, call.parameters).fetchall()
         case "psycopg2":
             if connection.autocommit:
                 raise InvalidInput("this psycopg2 connection commits each statement: set autocommit = False")
@@ -118,8 +118,15 @@ def _style(connection: Any, sql: str) -> str:
     return numbered(sql) if connection.dialect.paramstyle == "numeric_dollar" else sql
 
 
+def _tuples(connection: Any) -> Any:
+    """Return a psycopg cursor that gives rows as we read them, whatever the connection's owner prefers."""
+    from psycopg.rows import tuple_row
+
+    return connection.cursor(binary=True, row_factory=tuple_row)
+
+
 async def _psycopg(connection: Any, call: Call[Any]) -> list[Any]:
-    cursor = await connection.execute(call.sql, call.parameters, binary=True)
+    cursor = await _tuples(connection).execute(call.sql, call.parameters)
     rows: list[Any] = await cursor.fetchall()
     return rows
 

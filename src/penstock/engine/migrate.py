@@ -82,6 +82,13 @@ def migrate(connection: psycopg.Connection[Any]) -> Migrated:
                     (step.number, step.name),
                 )
         _script(connection, sql.repeatable())
+        if _row(
+            connection,
+            "SELECT has_schema_privilege(r.oid, 'penstock', 'USAGE') FROM pg_roles r "
+            "WHERE r.rolname = 'penstock_admin'",
+        ) == (True,):
+            # The roles are in use here: let them have what is new.
+            _script(connection, sql.roles())
         partitions, with_messages = _row(
             connection,
             "SELECT (SELECT count(*) FROM penstock.partitions), (SELECT count(*) FROM penstock.partition_lookup)",

@@ -66,10 +66,10 @@ class Sweeping:
 
 
 class Waiting:
-    """How long a poller waits between looks: growing pauses until its time is up."""
+    """How long a poller waits between looks: growing pauses until its time is up, or for ever with None."""
 
-    def __init__(self, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds
+    def __init__(self, seconds: float | None) -> None:
+        self._deadline = float("inf") if seconds is None else time.monotonic() + seconds
         self._pause = _FIRST_PAUSE
 
     def pause(self) -> float | None:

@@ -37,7 +37,16 @@ GRANT SELECT ON
 TO penstock_consumer;
 
 -- Admins do both, and all that changes or removes.
-GRANT penstock_producer, penstock_consumer TO penstock_admin;
+DO $$
+BEGIN
+    -- Only whoever owns the roles may grant them, and once is enough.
+    IF NOT pg_has_role('penstock_admin', 'penstock_producer', 'member')
+       OR NOT pg_has_role('penstock_admin', 'penstock_consumer', 'member')
+    THEN
+        GRANT penstock_producer, penstock_consumer TO penstock_admin;
+    END IF;
+END
+$$;
 GRANT EXECUTE ON FUNCTION
     penstock.create_queue, penstock.create_partition, penstock.configure_queue, penstock.configure_partition,
     penstock.purge, penstock.delete_queue, penstock.delete_partition, penstock.maintain,

@@ -53,6 +53,12 @@ BEGIN
     END IF;
     SELECT d.start_offset, d.stop_offset, d.head_offset, d.due_at INTO start, stop, head, retry_at
     FROM penstock.deliverable(target, before.committed, settings) d;
+    IF start > before.committed THEN
+        -- Retention dropped the message that these are about.
+        before.attempt := 0;
+        before.first_error := NULL;
+        before.last_error := NULL;
+    END IF;
 
     IF stop <= start THEN
         INSERT INTO penstock.journal (
@@ -71,7 +77,7 @@ BEGIN
     narrow := before.narrow_to > start;
     stop := least(stop, start + CASE WHEN narrow THEN 1 ELSE max_messages END);
     stop := penstock.stop_after_bytes(target, start, stop, max_bytes);
-    attempt := CASE WHEN start = before.committed THEN before.attempt ELSE 0 END + 1;
+    attempt := before.attempt + 1;
     partition_name := coalesce(
         partition_of, (SELECT p.name FROM penstock.partitions p WHERE p.partition_id = target)
     );

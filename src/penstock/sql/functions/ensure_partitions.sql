@@ -36,9 +36,13 @@ BEGIN
     SELECT DISTINCT q.queue_id, w.partition_name
     FROM unnest(queue_names, partition_names) w (queue_name, partition_name)
     JOIN penstock.queues q ON q.name = w.queue_name
-    WHERE NOT EXISTS (
-        SELECT 1 FROM penstock.partitions p WHERE p.queue_id = q.queue_id AND p.name = w.partition_name
-    )
+    -- LIMIT: a plain join, planned for a small table, goes through all partitions of the queue for each.
+    LEFT JOIN LATERAL (
+        SELECT true AS there FROM penstock.partitions p
+        WHERE p.queue_id = q.queue_id AND p.name = w.partition_name
+        LIMIT 1
+    ) p ON true
+    WHERE p.there IS NULL
     ORDER BY q.queue_id, w.partition_name
     ON CONFLICT DO NOTHING;
 END

@@ -29,12 +29,16 @@ AS $$
     WHERE j.state <> 'i'
     UNION ALL
     -- Ranges of a shared group lie beside the frontier, each a piece of work of its own.
-    SELECT c.partition_id, CASE WHEN c.lease_id IS NULL THEN 't' ELSE 'c' END::"char", c.lo, c.hi, c.hi, c.claimed_at
+    SELECT
+        c.partition_id, CASE WHEN c.lease_id IS NULL THEN 't' ELSE 'c' END::"char", greatest(c.lo, s.floor_offset), c.hi,
+        c.hi, c.claimed_at
     FROM penstock.claims c
+    CROSS JOIN LATERAL penstock.partition_span(c.partition_id) s
     WHERE c.group_id = target_group
     UNION ALL
-    SELECT y.partition_id, 'r', y.lo, y.lo, y.hi, NULL
+    SELECT y.partition_id, 'r', greatest(y.lo, s.floor_offset), y.lo, y.hi, NULL
     FROM penstock.ready y
+    CROSS JOIN LATERAL penstock.partition_span(y.partition_id) s
     WHERE y.group_id = target_group AND y.lo IS NOT NULL
     UNION ALL
     SELECT

@@ -13,7 +13,7 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     allowed  text := current_setting('lock_timeout');
-    deadline timestamptz := clock_timestamp() + allowed::interval;
+    deadline timestamptz := CASE WHEN allowed = '0' THEN 'infinity' ELSE clock_timestamp() + allowed::interval END;
 BEGIN
     LOOP
         BEGIN

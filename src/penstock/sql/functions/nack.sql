@@ -4,7 +4,7 @@
 --
 -- Parameters: the names and the lease id that pop returned; the others as in nack_claim.
 -- Returns: 'retry' or 'dead letter'; raises object_not_in_prerequisite_state when the lease is not live.
--- Calls: find_group, find_partition, nack_claim, require_lease. Tables: none of its own.
+-- Calls: find_group, find_partition, nack_claim, nack_range, require_lease. Tables: consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.nack(
     queue_name text, group_name text, partition_name text, lease_id uuid,
     failed_offset bigint DEFAULT NULL, error text DEFAULT NULL, wait float8 DEFAULT NULL
@@ -14,11 +14,16 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    outcome text := penstock.nack_claim(
-        penstock.find_group(queue_name, group_name), penstock.find_partition(queue_name, partition_name),
-        lease_id, failed_offset, error, NULL, wait
-    );
+    reader  integer := penstock.find_group(queue_name, group_name);
+    target  bigint := penstock.find_partition(queue_name, partition_name);
+    outcome text;
 BEGIN
+    SELECT CASE g.mode
+        WHEN 'ordered' THEN penstock.nack_claim(reader, target, nack.lease_id, failed_offset, error, NULL, wait)
+        ELSE penstock.nack_range(reader, target, nack.lease_id, failed_offset, error, NULL, wait)
+    END INTO outcome
+    FROM penstock.consumer_groups g
+    WHERE g.group_id = reader;
     PERFORM penstock.require_lease(outcome IS NOT NULL);
     RETURN outcome;
 END

@@ -51,8 +51,14 @@ BEGIN
         targets := ARRAY(
             SELECT p.partition_id
             FROM unnest(queue_names, partition_names) WITH ORDINALITY w (queue_name, partition_name, position)
-            LEFT JOIN penstock.queues q ON q.name = w.queue_name
-            LEFT JOIN penstock.partitions p ON p.queue_id = q.queue_id AND p.name = w.partition_name
+            -- LIMIT: a plain join, planned for a small table, goes through all partitions of the queue for each.
+            LEFT JOIN LATERAL (
+                SELECT p.partition_id
+                FROM penstock.partitions p
+                WHERE p.queue_id = (SELECT q.queue_id FROM penstock.queues q WHERE q.name = w.queue_name)
+                  AND p.name = w.partition_name
+                LIMIT 1
+            ) p ON true
             ORDER BY w.position
         );
         IF array_position(targets, NULL) IS NOT NULL THEN

@@ -6,7 +6,8 @@
 --
 -- Parameters: after_partition - where the last call ended; max_partitions - how many to visit.
 -- Returns: what was repaired, and where to go on.
--- Calls: partition_span, append_state, wake_partitions. Tables: partitions, journal (lock), ready (delete).
+-- Calls: partition_span, append_state, wake_partitions. Tables: consumer_groups, partitions (lock), journal (read),
+-- ready (delete).
 CREATE OR REPLACE FUNCTION penstock.resync(after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000)
 RETURNS TABLE (visited bigint, repaired bigint, busy bigint, next_partition bigint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -16,17 +17,22 @@ DECLARE
     place  record;
     newest penstock.journal;
     span   record;
+    given  bigint;
 BEGIN
     PERFORM penstock.require_read_committed('resync');
     visited := 0;
     repaired := 0;
     busy := 0;
+    -- Against delete_group, which would not see what is appended here.
+    PERFORM 1 FROM penstock.consumer_groups g ORDER BY g.group_id FOR KEY SHARE;
     IF after_partition = 0 THEN
-        -- A restore can leave the sequence behind the places that were given.
-        PERFORM setval('penstock.ready_seq', greatest(
-            nextval('penstock.ready_seq'), (SELECT coalesce(max(y.seq), 0) + 1 FROM penstock.ready y),
-            (SELECT coalesce(max(j.ready_seq), 0) + 1 FROM penstock.journal j)
-        ));
+        -- A restore can leave the sequence behind the places that were given. Otherwise it is left alone: others use it.
+        SELECT greatest(
+            (SELECT max(y.seq) FROM penstock.ready y), (SELECT max(j.ready_seq) FROM penstock.journal j)
+        ) INTO given;
+        IF given > nextval('penstock.ready_seq') THEN
+            PERFORM setval('penstock.ready_seq', given);
+        END IF;
         DELETE FROM penstock.ready y
         USING (
             SELECT y.group_id, y.priority, y.seq FROM penstock.ready y

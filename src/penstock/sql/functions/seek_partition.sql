@@ -66,7 +66,8 @@ BEGIN
         SELECT 1 FROM penstock.claims c
         WHERE c.group_id = seeking AND c.partition_id = target AND c.lease_id IS NOT NULL
     );
-    IF now_at = was_at AND NOT revoked THEN
+    -- What a shared group handed out beyond there and is done would not come again by itself.
+    IF now_at = was_at AND coalesce(before.committed, was_at) = was_at AND NOT revoked THEN
         outcome := 'there';
         RETURN;
     END IF;

@@ -10,6 +10,8 @@ RETURNS TABLE (check_name text, violations bigint, meaning text)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
+-- Statistics older than a table's growth make nested loops over all partitions look cheap.
+SET enable_nestloop = off
 AS $$
     WITH runs AS (
         SELECT

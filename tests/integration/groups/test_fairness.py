@@ -1,0 +1,86 @@
+"""Everybody gets a turn: a partition with a mountain of messages waits in line like the others."""
+
+import pytest
+from log.conftest import Connection
+
+from penstock.engine import group_calls
+
+from .steps import MODES, create_group, pop_call, push_some, push_to_many, run
+
+SMALL, MOUNTAIN = 999, 50_000
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_partition_with_a_mountain_of_messages_delays_the_others_by_one_turn(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode)
+    push_some(sql, MOUNTAIN, "mountain")
+    push_to_many(sql, SMALL)
+    waiting = {f"n{number}" for number in range(1, SMALL + 1)}
+    pops = 0
+    while waiting:
+        claims = run(sql, pop_call(most=1000))
+        pops += 1
+        assert claims, "nothing was in line"
+        waiting.discard(claims[0].partition)
+        run(sql, group_calls.ack(claims, None))
+        # A shared group lays eight ranges of the mountain in line at once, and its frontier.
+        assert pops <= SMALL + 1 + 2 * 9, f"{len(waiting)} partitions were not served in one turn"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_mountain_is_served_too_once_a_turn(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode)
+    push_some(sql, 1000, "mountain")
+    push_to_many(sql, 9)
+    served: list[str] = []
+    for turn in range(4):
+        for _ in range(10):
+            claims = run(sql, pop_call(most=10))
+            served.append(claims[0].partition)
+            run(sql, group_calls.ack(claims, None))
+        push_to_many(sql, 9)
+        assert served.count("mountain") > turn
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_places_with_nothing_to_give_do_not_hide_the_work_behind_them(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode)
+    push_to_many(sql, 50)
+    sql.execute("SELECT penstock.purge('q')")
+    push_some(sql, 1)
+    claims = run(sql, pop_call())
+    assert [claim.partition for claim in claims] == ["p"]
+
+
+def serve(sql: Connection, mode: str, pops: int) -> list[str]:
+    """Pop and acknowledge so often, one message at a time; return where from."""
+    served = []
+    for _ in range(pops):
+        claims = run(sql, pop_call(most=1))
+        if claims:
+            served.append(claims[0].partition)
+            run(sql, group_calls.ack(claims, None))
+    return served
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_higher_priority_is_served_first(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode)
+    for name, priority in (("high", 5), ("middle", 0), ("low", -3)):
+        sql.execute("SELECT penstock.create_partition('q', %s, %s)", (name, priority))
+        push_some(sql, 200, name)
+    served = serve(sql, mode, 160)
+    # Seven of eight pops begin at the top: with 160 of them fewer than 100 have a chance below 1 in 10^12.
+    assert served.count("high") >= 100
+    assert served.count("middle") < 60
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_lowest_priority_does_not_starve(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode)
+    for name, priority in (("high", 5), ("middle", 0), ("low", -3)):
+        sql.execute("SELECT penstock.create_partition('q', %s, %s)", (name, priority))
+    push_some(sql, 1000, "high")
+    push_some(sql, 1, "low")
+    # Each pop begins at the bottom with a chance of 1/8: 220 that do not are a chance of 2 in 10^13.
+    assert "low" in serve(sql, mode, 220)

@@ -1,0 +1,130 @@
+"""The messages of a shared claim are settled one by one, by several at once: none of them loses a lease that is live."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from log.conftest import Connection, Connections
+from log.interleaving import mutate
+
+from penstock import InvalidInput, LeaseLost
+from penstock.engine import group_calls
+from penstock.engine.calls import Call
+from penstock.engine.failures import translated
+from penstock.engine.group_calls import Claim
+
+from .steps import ack, create_group, drain, must_pop, offsets, outcome, pass_time, pop, push_some, run, start, sweep, violations
+
+BESIDE: dict[str, Callable[[Claim], Call[Any]]] = {
+    "ack of another message": lambda claim: group_calls.ack_message(claim, 7),
+    "ack of the rest": lambda claim: group_calls.ack([claim], None),
+    "renew": lambda claim: group_calls.renew([claim], None),
+    "nack": lambda claim: group_calls.nack(claim, None, "oops", None, 0.0),
+    "release": lambda claim: group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, True),
+}
+LEFT = {
+    "ack of another message": [0, 1, 2, 4, 5, 6, 8, 9],
+    "ack of the rest": [],
+    "renew": [0, 1, 2, 4, 5, 6, 7, 8, 9],
+    "nack": [0, 1, 2, 4, 5, 6, 7, 8, 9],
+    "release": [0, 1, 2, 4, 5, 6, 7, 8, 9],
+}
+
+
+def beside_an_ack(connections: Connections, sql: Connection, what: str) -> str:
+    """Message 3 of a claim of ten is acknowledged and not committed; say how another call for the claim ends."""
+    create_group(sql, mode="shared", max_attempts=9)
+    push_some(sql, 10)
+    claim = must_pop(sql)
+    one, other = connections.open(), connections.open(autocommit=True)
+    run(one, group_calls.ack_message(claim, 3))
+    call = BESIDE[what](claim)
+    settling = start(other, call)
+    assert settling.waits(sql)
+    one.commit()
+    return outcome(lambda: require(call.parse(settling.rows())))
+
+
+def require(answer: object) -> None:
+    """Take a claim that could not be given back for one whose lease is lost."""
+    if answer is False:
+        raise LeaseLost("release says so by its answer")
+
+
+@pytest.mark.parametrize("what", BESIDE)
+def test_without_the_lock_of_the_whole_lease_it_is(fresh: Connections, what: str) -> None:
+    sql = fresh.open(autocommit=True)
+    mutate(sql, "lock_leases", ("        EXIT WHEN locked = (", "        RETURN; EXIT WHEN locked = ("), ("            FOR UPDATE\n", ""))
+    assert beside_an_ack(fresh, sql, what) == "lost"
+
+
+@pytest.mark.parametrize("what", BESIDE)
+def test_a_live_lease_is_not_lost_to_an_ack_of_another_of_its_messages(
+    connections: Connections, sql: Connection, what: str
+) -> None:
+    assert beside_an_ack(connections, sql, what) == "done"
+    assert violations(sql) == {}
+    pass_time(sql)
+    sweep(sql)
+    assert sorted(offsets(drain(sql))) == LEFT[what]
+
+
+def test_an_ack_of_all_takes_every_part_of_a_claim_that_others_are_acknowledging(
+    connections: Connections, sql: Connection
+) -> None:
+    create_group(sql, mode="shared")
+    push_some(sql, 10)
+    claim = must_pop(sql)
+    run(sql, group_calls.ack_message(claim, 3))
+    one, other = connections.open(), connections.open(autocommit=True)
+    run(one, group_calls.ack_message(claim, 6))
+    call = group_calls.ack([claim], None)
+    acking = start(other, call)
+    assert acking.waits(sql)
+    one.commit()
+    assert outcome(lambda: call.parse(acking.rows())) == "done"
+    pass_time(sql)
+    sweep(sql)
+    assert drain(sql) == []
+    assert violations(sql) == {}
+
+
+def test_an_ack_waits_for_the_sweep_that_ends_its_claim_and_is_refused(
+    connections: Connections, sql: Connection
+) -> None:
+    create_group(sql, mode="shared")
+    push_some(sql, 1)
+    claim = must_pop(sql)
+    pass_time(sql)
+    sweeper, holder = connections.open(), connections.open(autocommit=True)
+    sweep(sweeper)
+    call = group_calls.ack([claim], None)
+    acking = start(holder, call)
+    assert acking.waits(sql)
+    sweeper.commit()
+    assert outcome(lambda: call.parse(acking.rows())) == "lost"
+    again = must_pop(sql)
+    assert (again.attempt, again.lease_id != claim.lease_id) == (2, True)
+
+
+def test_a_sweep_passes_over_a_claim_that_is_being_acknowledged(connections: Connections, sql: Connection) -> None:
+    create_group(sql, mode="shared")
+    push_some(sql, 1)
+    claim = must_pop(sql)
+    holder, sweeper = connections.open(), connections.open(autocommit=True)
+    ack(holder, claim)
+    sweeping = start(sweeper, group_calls.sweep())
+    assert not sweeping.waits(sql)
+    holder.commit()
+    assert pop(sql) is None
+    assert violations(sql) == {}
+
+
+def test_a_nack_at_an_offset_outside_the_claim_is_refused_and_changes_nothing(sql: Connection) -> None:
+    create_group(sql, mode="shared")
+    push_some(sql, 10)
+    claim = must_pop(sql)
+    for offset in (-1, 10, 999):
+        with pytest.raises(InvalidInput, match="is not in the claim"), translated():
+            run(sql, group_calls.nack(claim, offset, "oops", None, None))
+    assert outcome(lambda: ack(sql, claim)) == "done"

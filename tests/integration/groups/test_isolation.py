@@ -1,0 +1,106 @@
+"""Callers above READ COMMITTED: their pushes are delivered after a sweep; consuming there is refused."""
+
+import pytest
+from log.conftest import Connection, Connections
+from log.interleaving import PUSHES, mutate, push
+from psycopg import IsolationLevel, errors
+
+from penstock.engine import group_calls
+from penstock.engine.calls import Call
+
+from .steps import MODES, ack, create_group, drain, must_pop, newest, offsets, pop, pop_call, run, sweep, violations
+
+LEVELS = [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
+
+
+def push_from_an_old_snapshot(
+    connections: Connections, sql: Connection, level: IsolationLevel, statement: str, mode: str = "ordered"
+) -> list[int]:
+    """The snapshot shows the partition in line; meanwhile it is consumed and goes idle; then the push commits."""
+    create_group(sql, mode=mode)
+    push(sql)
+    caller = connections.open()
+    caller.isolation_level = level
+    caller.execute("SELECT 1 FROM penstock.queues")
+    assert offsets(drain(sql)) == [0]
+    assert newest(sql)[1] == "i"
+    push(caller, statement=statement)
+    caller.commit()
+    assert pop(sql) is None
+    return offsets(drain(sql))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("statement", PUSHES, ids=["one segment", "many segments"])
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
+def test_a_push_from_an_old_snapshot_rings_and_the_sweep_wakes_the_partition(
+    connections: Connections, sql: Connection, level: IsolationLevel, statement: str, mode: str
+) -> None:
+    assert push_from_an_old_snapshot(connections, sql, level, statement, mode) == [1]
+    assert sql.execute("SELECT count(*) FROM penstock.doorbells").fetchall() == [(0,)]
+    assert violations(sql) == {}
+
+
+def test_without_the_doorbell_such_a_push_is_lost(fresh: Connections) -> None:
+    sql = fresh.open(autocommit=True)
+    mutate(sql, "append_segments", ("IF current_setting('transaction_isolation') = 'read committed' THEN", "IF true THEN"))
+    assert push_from_an_old_snapshot(fresh, sql, IsolationLevel.REPEATABLE_READ, PUSHES[0]) == []
+    assert violations(sql) == {"work_not_in_line": 1}
+
+
+def test_a_new_partition_that_rings_is_taken_up_by_groups_that_its_push_could_not_see(
+    connections: Connections, sql: Connection
+) -> None:
+    push(sql, "other")
+    caller = connections.open()
+    caller.isolation_level = IsolationLevel.REPEATABLE_READ
+    caller.execute("SELECT 1 FROM penstock.queues")
+    create_group(sql)
+    drain(sql)
+    push(caller)
+    caller.commit()
+    assert violations(sql) == {}
+    assert offsets(drain(sql)) == [0]
+
+
+def test_of_several_rings_each_is_answered(connections: Connections, sql: Connection) -> None:
+    create_group(sql)
+    caller = connections.open()
+    caller.isolation_level = IsolationLevel.REPEATABLE_READ
+    for partition in ("a", "a", "b"):
+        push(caller, partition)
+        caller.commit()
+    swept = sweep(sql)
+    assert swept is not None
+    assert swept.woken == 3
+    assert sorted(drain(sql)) == [("a", 0), ("a", 1), ("b", 0)]
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
+@pytest.mark.parametrize("mode", MODES)
+def test_consuming_above_read_committed_is_refused_and_says_what_to_do(
+    connections: Connections, sql: Connection, level: IsolationLevel, mode: str
+) -> None:
+    create_group(sql, mode=mode)
+    push(sql), push(sql)
+    claim = must_pop(sql, most=1)
+    caller = connections.open()
+    caller.isolation_level = level
+    calls: dict[str, Call[object]] = {
+        "pop": pop_call(),
+        "ack": group_calls.ack([claim], None),
+        "nack": group_calls.nack(claim, None, None, None, None),
+        "renew": group_calls.renew([claim], None),
+        "release": group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, claim.shared),
+        "sweep": group_calls.sweep(),
+        "seek": group_calls.seek("q", "g", None, "earliest", False, 0),
+        "create_group": group_calls.create_group("q", "new", mode, "all", {}),
+        "resync": group_calls.resync(0),
+    }
+    for name, call in calls.items():
+        with pytest.raises(errors.ActiveSqlTransaction, match=f"penstock.{name} needs a READ COMMITTED") as caught:
+            run(caller, call)
+        assert "READ COMMITTED" in (caught.value.diag.message_hint or "")
+        caller.rollback()
+    ack(sql, claim)
+    assert offsets(drain(sql)) == [1]
