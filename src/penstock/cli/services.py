@@ -103,6 +103,10 @@ def demo(given: Given, stay: bool | None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with given.client() as client:
         demo.run(client, click.echo, stay=output.is_terminal() if stay is None else stay)
+    settings = given.settings()
+    if settings.url is None:
+        # Whoever looks now finds that nothing was left behind.
+        _wait_for_the_end(settings)
 
 
 def _announce(client: "Client", settings: "Settings", show_password: bool, as_json: bool) -> None:

@@ -30,14 +30,19 @@ BEGIN
     SELECT
         array_agg(coalesce(newest.head, 0) + s.before ORDER BY s.position),
         array_agg(greatest(now_here, newest.created_at) ORDER BY s.position),
-        array_agg(penstock.compresses(q.settings ->> 'compression') ORDER BY s.position)
+        array_agg(penstock.compresses(p.settings ->> 'compression') ORDER BY s.position)
     INTO offsets, times, compressed
     FROM (
         SELECT u.target, u.position, sum(u.count) OVER (PARTITION BY u.target ORDER BY u.position) - u.count AS before
         FROM unnest(targets, counts) WITH ORDINALITY u (target, count, position)
     ) s
-    JOIN penstock.partitions p ON p.partition_id = s.target
-    JOIN penstock.queues q ON q.queue_id = p.queue_id
+    -- LIMIT: a plain join, planned for small tables, begins with the queues and all of their partitions.
+    CROSS JOIN LATERAL (
+        SELECT (SELECT q.settings FROM penstock.queues q WHERE q.queue_id = p.queue_id)
+        FROM penstock.partitions p
+        WHERE p.partition_id = s.target
+        LIMIT 1
+    ) p
     LEFT JOIN LATERAL (
         SELECT g.base_offset + g.count AS head, g.created_at
         FROM penstock.segments g
@@ -47,13 +52,19 @@ BEGIN
     ) newest ON true;
 
     PERFORM penstock.require_packed(
-        q.name, (q.settings ->> 'max_message_bytes')::integer,
+        p.name, (p.settings ->> 'max_message_bytes')::integer,
         s.count, s.body, s.ends, s.keys, s.key_ends, s.headers, s.header_ends
     )
     FROM unnest(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
         s (target, count, body, ends, keys, key_ends, headers, header_ends)
-    JOIN penstock.partitions p ON p.partition_id = s.target
-    JOIN penstock.queues q ON q.queue_id = p.queue_id;
+    CROSS JOIN LATERAL (
+        SELECT
+            (SELECT q.name FROM penstock.queues q WHERE q.queue_id = p.queue_id),
+            (SELECT q.settings FROM penstock.queues q WHERE q.queue_id = p.queue_id)
+        FROM penstock.partitions p
+        WHERE p.partition_id = s.target
+        LIMIT 1
+    ) p;
 
     INSERT INTO penstock.segments (
         partition_id, base_offset, created_at, count, bytes,

@@ -5,7 +5,8 @@
 --
 -- Parameters: target_group.
 -- Returns: a row per such partition with its newest journal row's words and its head.
--- Calls: partition_span. Tables: ready, journal, claims, partitions, consumer_groups (read).
+-- Calls: partition_span. Tables: ready, journal, claims, segments, partitions,
+-- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.group_work(target_group integer)
 RETURNS TABLE (
     partition_id bigint, state "char", committed bigint, claimed_to bigint, head_offset bigint, since timestamptz
@@ -36,7 +37,12 @@ AS $$
     CROSS JOIN LATERAL penstock.partition_span(c.partition_id) s
     WHERE c.group_id = target_group
     UNION ALL
-    SELECT y.partition_id, 'r', greatest(y.lo, s.floor_offset), y.lo, y.hi, NULL
+    SELECT y.partition_id, 'r', greatest(y.lo, s.floor_offset), y.lo, y.hi, (
+        SELECT g.created_at FROM penstock.segments g
+        WHERE g.partition_id = y.partition_id AND g.base_offset <= y.lo
+        ORDER BY g.base_offset DESC
+        LIMIT 1
+    )
     FROM penstock.ready y
     CROSS JOIN LATERAL penstock.partition_span(y.partition_id) s
     WHERE y.group_id = target_group AND y.lo IS NOT NULL

@@ -10,8 +10,9 @@ RETURNS TABLE (check_name text, violations bigint, meaning text)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
--- Statistics older than a table's growth make nested loops over all partitions look cheap.
+-- Statistics older than a table's growth make it look cheap to go through one table for each row of another.
 SET enable_nestloop = off
+SET enable_seqscan = off
 AS $$
     WITH runs AS (
         SELECT

@@ -26,7 +26,10 @@ BEGIN
             coalesce(j.skipped, 0) AS skipped, j.acked_at,
             nextval('penstock.ready_seq') AS seq
         FROM unnest(targets, base_offsets) w (partition_id, base_offset)
-        JOIN penstock.partitions p ON p.partition_id = w.partition_id
+        -- LIMIT: a plain join, planned for a small table, begins with the groups and all partitions of their queue.
+        CROSS JOIN LATERAL (
+            SELECT p.* FROM penstock.partitions p WHERE p.partition_id = w.partition_id LIMIT 1
+        ) p
         JOIN penstock.consumer_groups g
             ON g.queue_id = p.queue_id AND (p.lane_of IS NULL OR p.lane_of = g.group_id)
         LEFT JOIN LATERAL (
