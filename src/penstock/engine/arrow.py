@@ -1,6 +1,8 @@
 """Packed slices to Arrow, with no work per message: the buffers of a segment become the buffers of a column."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import sub
 from typing import Any
 
 from penstock.engine.calls import Slices
@@ -28,51 +30,70 @@ SCHEMA = pa.schema(
 
 def table(queue: str, partition: str, pages: Iterable[Slices]) -> Any:
     """Return a table of all the messages of some pages."""
-    batches = [record_batch(queue, partition, part) for page in pages for part in page.slices]
-    return pa.Table.from_batches(batches, SCHEMA)
+    return pa.Table.from_batches([record_batch(queue, partition, page.slices) for page in pages if page.slices], SCHEMA)
 
 
-def record_batch(queue: str, partition: str, part: Slice) -> Any:
-    """Return a slice as a record batch."""
+def record_batch(queue: str, partition: str, parts: Sequence[Slice]) -> Any:
+    """Return slices as one record batch: the work is per slice where it must be, and else per batch."""
+    stops = pa.array(accumulate(part.count for part in parts), pa.int32())
+    count = stops[-1].as_py()
     return pa.record_batch(
         [
-            pa.repeat(queue, part.count),
-            pa.repeat(partition, part.count),
-            pa.array(range(part.base_offset, part.base_offset + part.count), pa.int64())
-            if part.count < 8
-            else pc.add(_count_up(part.count), part.base_offset),
-            _texts(part.keys, part.key_ends, part.key_start, part.count),
-            _binary(pa.binary(), part.body, part.ends, part.body_start, part.count),
-            _texts(part.headers, part.header_ends, part.header_start, part.count),
-            _times(part),
+            pa.repeat(queue, count),
+            pa.repeat(partition, count),
+            _offsets(parts, count),
+            _texts([(part.keys, part.key_ends, part.key_start) for part in parts], stops, count),
+            _values(pa.binary(), [(part.body, part.ends, part.body_start) for part in parts], stops, count),
+            _texts([(part.headers, part.header_ends, part.header_start) for part in parts], stops, count),
+            _times(parts, stops, count),
         ],
         schema=SCHEMA,
     )
 
 
-def _binary(kind: Any, column: bytes, ends: bytes, start: int, count: int) -> Any:
-    first = start.to_bytes(4, "little")
-    offsets = pa.py_buffer(first + ends)
-    if start:
-        # The stored ends count from the segment's beginning, the column begins where the slice does.
-        stored = pa.Array.from_buffers(pa.int32(), count + 1, [None, offsets])
-        # A bare int would make the result int64, and so no offsets at all.
-        shifted = pc.subtract(stored, pa.scalar(start, pa.int32()))
-        offsets = shifted.buffers()[1]
-    return pa.Array.from_buffers(kind, count, [None, offsets, pa.py_buffer(column)])
+def _values(kind: Any, columns: Sequence[tuple[bytes, bytes, int]], stops: Any, count: int) -> Any:
+    """Join packed columns. Stored ends count from their segment's beginning; here they all count from one."""
+    bodies = [column for column, _, _ in columns]
+    ends = b"".join([packed for _, packed, _ in columns])
+    if len(columns) > 1 or columns[0][2]:
+        begins = accumulate(map(len, bodies), initial=0)
+        shifts = [begin - start for (_, _, start), begin in zip(columns, begins, strict=False)]
+        stored = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(ends)])
+        ends = pc.add(stored, _spread(stops, pa.array(shifts, pa.int32()))).buffers()[1]
+    offsets = pa.py_buffer(b"\0\0\0\0" + memoryview(ends))
+    return pa.Array.from_buffers(kind, count, [None, offsets, pa.py_buffer(b"".join(bodies))])
 
 
-def _texts(column: bytes | None, ends: bytes | None, start: int, count: int) -> Any:
-    if column is None or ends is None:
+def _texts(columns: Sequence[tuple[bytes | None, bytes | None, int]], stops: Any, count: int) -> Any:
+    if not any(column for column, _, _ in columns):
         return pa.nulls(count, pa.string())
-    texts = _binary(pa.string(), column, ends, start, count)
+    counts = map(sub, (numbers := stops.to_pylist()), [0, *numbers[:-1]])
+    filled = [
+        (b"", bytes(4 * size), 0) if column is None or ends is None else (column, ends, start)
+        for (column, ends, start), size in zip(columns, counts, strict=True)
+    ]
+    texts = _values(pa.string(), filled, stops, count)
     return pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.string()), texts)
 
 
-def _times(part: Slice) -> Any:
-    if part.run_counts is None:
-        return pa.repeat(pa.scalar(part.created_at, pa.timestamp("us", tz="UTC")), part.count)
-    return pa.array(part.times(), pa.timestamp("us", tz="UTC"), size=part.count)
+def _offsets(parts: Sequence[Slice], count: int) -> Any:
+    first, last = parts[0], parts[-1]
+    if last.base_offset + last.count - first.base_offset == count:
+        return pc.add(_count_up(count), first.base_offset)
+    return pa.concat_arrays([pc.add(_count_up(part.count), part.base_offset) for part in parts])
+
+
+def _times(parts: Sequence[Slice], stops: Any, count: int) -> Any:
+    if all(part.run_counts is None for part in parts):
+        return _spread(stops, pa.array([part.created_at for part in parts], _TIME))
+    runs = [run for part in parts for run in part.runs() if run[1]]
+    run_stops = pa.array(accumulate(size for _, size in runs), pa.int32())
+    return _spread(run_stops, pa.array([moment for moment, _ in runs], _TIME))
+
+
+def _spread(stops: Any, values: Any) -> Any:
+    """Repeat each value up to its stop."""
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(stops, values))
 
 
 def _count_up(count: int) -> Any:
@@ -83,4 +104,5 @@ def _count_up(count: int) -> Any:
     return _numbers.slice(0, count)
 
 
+_TIME = pa.timestamp("us", tz="UTC")
 _numbers = pa.array(range(1024), pa.int64())

@@ -89,6 +89,12 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         headers: Mapping[str, str] | None = None,
     ) -> PushResult:
         """Push one message or a list of them, in one transaction, to one partition."""
+        values = pushes.plain(message_or_list)
+        if values is not None:
+            if partition is None:
+                partition = pushes.only_partition(key, await self._known_spread(queue))
+            packed = pushes.pack_plain(Place(queue, partition), values, key, headers)
+            return (await self._database.run(calls.push(packed)))[0]
         messages = pushes.gather(message_or_list, partition, key, headers)
         placed = pushes.place(queue, messages, await self._spread(queue, messages))
         pushes.only_place(placed)
@@ -281,8 +287,9 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
             yield pages.took(await self._database.run(call))
 
     async def _spread(self, queue: str, messages: list[Message]) -> int:
-        if not pushes.needs_spread(messages):
-            return 1
+        return await self._known_spread(queue) if pushes.needs_spread(messages) else 1
+
+    async def _known_spread(self, queue: str) -> int:
         known = self._spreads.get(queue)
         return known or self._spreads.put(queue, await self._database.run(calls.spread(queue)))
 

@@ -169,6 +169,12 @@ def push(segments: Sequence[tuple[Place, Segment]]) -> Call[list[PushResult]]:
 
     if len(segments) == 1:
         place, one = segments[0]
+        if one.keys is None and one.headers is None:
+            return Call(
+                "SELECT * FROM penstock.push_segment(%s::text, %s::text, %s::integer, %s::bytea, %s::bytea)",
+                (*place, one.count, one.body, one.ends),
+                parse,
+            )
         return Call(
             "SELECT * FROM penstock.push_segment(%s::text, %s::text, %s::integer, %s::bytea, %s::bytea, "
             "%s::bytea, %s::bytea, %s::bytea, %s::bytea)",

@@ -96,6 +96,12 @@ class Client(Consumer, Operator):
         Queue and partition come into being on first use. When this returns, the messages are durable. A key without a
         partition picks one, the same for ever as long as the queue's `spread` stays.
         """
+        values = pushes.plain(message_or_list)
+        if values is not None:
+            if partition is None:
+                partition = pushes.only_partition(key, self._known_spread(queue))
+            packed = pushes.pack_plain(Place(queue, partition), values, key, headers)
+            return self._database.run(calls.push(packed))[0]
         messages = pushes.gather(message_or_list, partition, key, headers)
         placed = pushes.place(queue, messages, self._spread(queue, messages))
         pushes.only_place(placed)
@@ -299,8 +305,9 @@ class Client(Consumer, Operator):
             yield pages.took(self._database.run(call))
 
     def _spread(self, queue: str, messages: list[Message]) -> int:
-        if not pushes.needs_spread(messages):
-            return 1
+        return self._known_spread(queue) if pushes.needs_spread(messages) else 1
+
+    def _known_spread(self, queue: str) -> int:
         known = self._spreads.get(queue)
         return known or self._spreads.put(queue, self._database.run(calls.spread(queue)))
 

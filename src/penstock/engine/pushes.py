@@ -5,6 +5,7 @@ per partition. This is the way from the one to the other.
 """
 
 import random
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
@@ -13,7 +14,7 @@ import msgspec
 
 from penstock.engine.calls import Place
 from penstock.engine.messages import Message, StoredMessage, encode
-from penstock.engine.packing import Segment, pack
+from penstock.engine.packing import Segment, pack, pack_values
 from penstock.errors import InvalidInput
 
 
@@ -33,6 +34,31 @@ def gather(
     return [_message(item, partition, key, headers) for item in items]
 
 
+def plain(given: Any) -> list[bytes] | None:
+    """Return the values of a push that has no `Message` in it, or None.
+
+    Such a push, and most are, needs no object per message.
+    """
+    items = given if isinstance(given, list | tuple) else [given]
+    types = set(map(type, items))
+    if not types or any(issubclass(kind, (Message, StoredMessage)) for kind in types):
+        return None
+    return list(items) if types == {bytes} else list(map(encode, items))
+
+
+def pack_plain(
+    where: Place, values: list[bytes], key: str | None, headers: Mapping[str, str] | None
+) -> list[tuple[Place, Segment]]:
+    """Pack values that share their partition, key and headers."""
+    return [(where, segment) for segment in pack_values(values, key, headers)]
+
+
+def only_partition(key: str | None, spread: int) -> str:
+    """Pick the partition of messages that name none."""
+    # Not for secrets: any of the partitions will do.
+    return str(random.randrange(spread)) if key is None else partition_for_key(key, spread)  # noqa: S311
+
+
 def gather_many(given: Iterable[tuple[str, Any] | Message]) -> list[Message]:
     """Return what `push_many` was given as messages: (partition, message) pairs, or messages."""
     if not isinstance(given, Iterable):
@@ -47,13 +73,14 @@ def place(queue: str, messages: Sequence[Message], spread: int) -> dict[Place, l
     """
     # Not for secrets: any of the partitions will do.
     keyless = str(random.randrange(spread))  # noqa: S311
-    placed: dict[Place, list[Message]] = {}
+    # By name first: hashing a Place for each message costs more than all the rest.
+    placed: defaultdict[str, list[Message]] = defaultdict(list)
     for message in messages:
         partition = message.partition
         if partition is None:
             partition = keyless if message.key is None else partition_for_key(message.key, spread)
-        placed.setdefault(Place(queue, partition), []).append(message)
-    return placed
+        placed[partition].append(message)
+    return {Place(queue, partition): found for partition, found in placed.items()}
 
 
 def pack_places(placed: Mapping[Place, Sequence[Message]]) -> list[tuple[Place, Segment]]:

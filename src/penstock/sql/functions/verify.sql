@@ -12,7 +12,6 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 -- Statistics older than a table's growth make it look cheap to go through one table for each row of another.
 SET enable_nestloop = off
-SET enable_seqscan = off
 AS $$
     WITH runs AS (
         SELECT

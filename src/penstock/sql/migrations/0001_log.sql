@@ -72,5 +72,5 @@ CREATE TABLE penstock.segments (
         AND octet_length(ends) = 4 * count
     )
 )
--- Room for the ends of a thousand messages, so that a batch costs one value outside the row and not two.
-WITH (toast_tuple_target = 8160);
+-- Two rows to a page: more would leave half of it empty, less would put small batches outside the row.
+WITH (toast_tuple_target = 4080);
