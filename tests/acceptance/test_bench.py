@@ -34,7 +34,7 @@ def test_a_quick_run_measures_everything_and_leaves_nothing_behind(penstock_dsn:
     for data in ("json", "random"):
         for batch in (1, 100):
             (write,) = titles(report, kind="write", data=data, batch=batch)
-            assert set(write["samples"]) == {"penstock", "seed-001", "blob"}
+            assert set(write["samples"]) == {"penstock", "rows", "blob"}
         (disk,) = titles(report, kind="disk", data=data)
         # A message of 100 bytes takes its bytes, or fewer when compressed, and not ten times as many.
         assert all(10 < size < 1000 for (size,) in disk["samples"].values())
@@ -49,7 +49,7 @@ def test_a_quick_run_measures_everything_and_leaves_nothing_behind(penstock_dsn:
             assert all(sample > 0 for sample in samples)
 
     assert json.loads((tmp_path / "log.json").read_text()) == report
-    assert "× seed-001" in (tmp_path / "log.md").read_text()
+    assert "× rows" in (tmp_path / "log.md").read_text()
     with psycopg.connect(penstock_dsn) as connection:
         left = connection.execute(
             "SELECT count(*) FROM penstock.queues UNION ALL"

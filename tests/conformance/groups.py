@@ -4,9 +4,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from penstock import Client
+
 MODES = ("ordered", "shared")
 # Long enough for a busy machine, and only waited for in full where a test fails.
 SOON = 20.0
+
+
+def mode_for(api: Any) -> str:
+    """Return one of the modes for one kind of client and the other for the others.
+
+    What differs between the modes is SQL and the same for all clients, so tests that are not about batches need not try
+    every pair.
+    """
+    return "ordered" if isinstance(api, Client) else "shared"
 
 
 def values(batch: Any) -> list[Any]:

@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
-from .groups import MODES, SOON, drain, offsets, values
+from .groups import SOON, drain, mode_for, offsets, values
 
 pytestmark = pytest.mark.usefixtures("sound")
 Fail = Callable[[Any, int], Any]
+
+
+@pytest.fixture
+def mode(api: Any) -> str:
+    """Each mode, with one kind of client."""
+    return mode_for(api)
 
 
 def die(batch: Any) -> None:
@@ -43,7 +49,6 @@ def work(api: Any, queue: str, poison: set[int], fail: Fail) -> tuple[list[int],
     return done, deliveries
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("how", FAILURES)
 def test_only_the_failing_messages_die_and_their_neighbours_survive(api: Any, mode: str, how: str) -> None:
     for max_attempts, poison in ((1, {0}), (1, {2, 3}), (2, {2}), (2, {0, 4}), (5, {4}), (5, {1, 2})):
@@ -62,7 +67,6 @@ def test_only_the_failing_messages_die_and_their_neighbours_survive(api: Any, mo
             assert letter.attempts == deliveries[letter.offset]
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_lone_message_is_delivered_exactly_as_often_as_the_limit_says(api: Any, mode: str) -> None:
     for limit in (1, 2, 5):
         queue = f"at most {limit}"
@@ -76,7 +80,6 @@ def test_a_lone_message_is_delivered_exactly_as_often_as_the_limit_says(api: Any
         assert [letter.attempts for letter in api.dead_letters(queue)] == [limit]
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_an_expired_lease_counts_like_a_failure(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode, max_attempts=3)
     api.push("q", "kills its worker")
@@ -90,7 +93,6 @@ def test_an_expired_lease_counts_like_a_failure(api: Any, mode: str) -> None:
     assert (letter.reason, letter.last_error, letter.attempts) == ("lease expired", "the lease expired", 3)
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_after_a_failure_the_claim_narrows_until_it_is_past(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode, backoff_initial=0)
     api.push("q", list(range(4)))
@@ -102,7 +104,6 @@ def test_after_a_failure_the_claim_narrows_until_it_is_past(api: Any, mode: str)
     assert sorted(sizes) == [([0], 2), ([1], 2), ([2], 2), ([3], 1)]
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_message_that_failed_alone_comes_alone_when_others_have_joined_it(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode, backoff_initial=0)
     api.push("q", "failed")
@@ -115,7 +116,6 @@ def test_a_message_that_failed_alone_comes_alone_when_others_have_joined_it(api:
     assert sorted(found) == [(["failed"], 2), (["fresh", "fresh"], 1)]
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_fresh_message_has_all_its_attempts_whatever_failed_before_it(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode, max_attempts=3, backoff_initial=0)
     api.push("q", "first")
@@ -138,7 +138,6 @@ def test_attempts_of_a_message_end_with_it(api: Any) -> None:
     assert api.history("q", "g", "0", limit=1)[0].error is None
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_what_purging_took_away_leaves_attempts_and_errors_to_nobody(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode, max_attempts=2, backoff_initial=0)
     api.push("q", "gone")
@@ -167,7 +166,6 @@ def test_attempts_survive_a_worker_that_acknowledges_in_part_and_dies(api: Any) 
     assert [letter.offset for letter in api.dead_letters("q")] == [2]
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_limit_that_is_lowered_holds_for_the_next_failure(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode, backoff_initial=0)
     api.push("q", 1)
@@ -176,7 +174,6 @@ def test_a_limit_that_is_lowered_holds_for_the_next_failure(api: Any, mode: str)
     assert api.pop("q", "g").nack() == ["dead letter"]
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_limit_of_the_queue_holds_for_groups_without_their_own(api: Any, mode: str) -> None:
     api.create("q", max_attempts=1)
     api.create_group("q", "g", mode=mode)

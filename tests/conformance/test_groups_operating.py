@@ -7,12 +7,17 @@ import pytest
 
 from penstock import AlreadyExists, InvalidInput, LeaseLost, NotFound
 
-from .groups import MODES, bury, drain, offsets, until
+from .groups import MODES, bury, drain, mode_for, offsets, until
 
 pytestmark = pytest.mark.usefixtures("sound")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.fixture
+def mode(api: Any) -> str:
+    """Each mode, with one kind of client."""
+    return mode_for(api)
+
+
 def test_a_group_says_what_waits_and_what_is_held(api: Any, mode: str) -> None:
     api.create("q", lease_time=100)
     api.create_group("q", "g", mode=mode, max_attempts=1, delay=0)
@@ -43,7 +48,6 @@ def test_groups_are_listed_for_one_queue_or_for_all(api: Any) -> None:
         api.groups("nope")
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_lag_is_what_is_not_acknowledged_wherever_it_is(api: Any, mode: str) -> None:
     api.push("q", list(range(10)))
     api.create_group("q", "g", mode=mode)
@@ -60,7 +64,6 @@ def test_lag_is_what_is_not_acknowledged_wherever_it_is(api: Any, mode: str) -> 
         api.lag("q", "nope")
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_what_was_purged_is_no_lag_any_more(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode)
     api.push("q", list(range(10)))
@@ -77,7 +80,6 @@ def test_what_was_purged_is_no_lag_any_more(api: Any, mode: str) -> None:
     assert api.claims("q") == []
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_claims_say_who_holds_what_the_first_to_end_at_the_front(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode)
     api.push_many("q", [("a", 1), ("a", 2), ("b", 3)])
@@ -97,7 +99,6 @@ def test_claims_say_who_holds_what_the_first_to_end_at_the_front(api: Any, mode:
     assert [claim.group for claim in api.claims(group="other")] == ["other"]
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_an_operator_takes_a_claim_away(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode)
     api.push("q", [1, 2])
@@ -175,7 +176,6 @@ def test_configure_group_overrides_the_queue_and_goes_back_to_it(api: Any) -> No
     assert api.groups("q")[0].config == {"quiet_period": 1}
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_deleted_group_is_gone_with_all_it_had(api: Any, mode: str) -> None:
     api.create("q", max_attempts=1)
     api.create_group("q", "g", mode=mode)
@@ -193,7 +193,6 @@ def test_a_deleted_group_is_gone_with_all_it_had(api: Any, mode: str) -> None:
     assert drain(api, "q", "g") == list(range(6))
 
 
-@pytest.mark.parametrize("mode", MODES)
 def test_a_deleted_partition_leaves_its_groups_without_a_trace(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode)
     api.push_many("q", [("a", 1), ("a", 2), ("b", 3)])

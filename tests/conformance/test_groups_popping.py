@@ -114,6 +114,19 @@ def test_batch_and_partitions_are_short_names_of_the_limits(api: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_what_was_purged_does_not_stand_before_what_was_pushed_since(api: Any, mode: str) -> None:
+    api.create_group("q", "g", mode=mode)
+    for options in ({}, {"partition": "0"}):
+        api.push("q", ["gone", "gone", "gone"])
+        api.pop("q", "g", max_messages=1).ack()
+        api.purge("q")
+        api.push("q", "there")
+        batch = api.pop("q", "g", **options)
+        assert values(batch) == ["there"]
+        batch.ack()
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_max_messages_limits_a_batch_across_segments(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode)
     for number in range(5):

@@ -8,7 +8,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from penstock import Client
+from penstock import Batch, Client
 
 from .groups import MODES
 
@@ -38,6 +38,12 @@ def pop(sql: Connection, partition: str | None = None, **options: Any) -> list[d
 def one(sql: Connection, query: str, *parameters: Any) -> dict[str, Any]:
     (row,) = sql.execute(query.encode(), parameters).fetchall()
     return row
+
+
+def claim(client: Client, group: str = "g", **options: Any) -> Batch:
+    batch = client.pop("q", group, **options)
+    assert batch is not None
+    return batch
 
 
 def view(sql: Connection, name: str) -> dict[str, Any]:
@@ -122,15 +128,15 @@ def test_partition_consumers_tells_who_is_where(sql: Connection, dsn: str) -> No
     with Client(dsn) as client:
         pushed = client.push("q", [1, 2, 3, 4], partition="p")
         client.configure_group("q", "g", backoff_initial=0)
-        client.pop("q", "g", max_messages=2).ack()
+        claim(client, max_messages=2).ack()
         done = view(sql, "partition_consumers")
         assert (done["queue_name"], done["partition_id"], done["consumer_group"]) == ("q", pushed.partition_id, "g")
         assert (done["last_consumed_id"], done["last_consumed_created_at"]) == (pushed.ids[1], pushed.timestamp)
         assert (done["acked_count"], done["batch_size"], done["batch_retry_count"]) == (2, 0, 0)
         assert (done["lease_acquired_at"], done["lease_expires_at"], done["worker_id"]) == (None, None, None)
         assert done["last_consumed_at"] >= pushed.timestamp
-        client.pop("q", "g").nack()
-        client.pop("q", "g", lease=100)
+        claim(client).nack()
+        claim(client, lease=100)
         held = view(sql, "partition_consumers")
         assert (held["worker_id"], held["batch_size"], held["batch_retry_count"]) == (client.consumer_id, 1, 1)
         assert (held["lease_expires_at"] - held["lease_acquired_at"]).total_seconds() == pytest.approx(100, abs=1)
@@ -142,7 +148,7 @@ def test_the_views_tell_how_much_is_acknowledged(sql: Connection, dsn: str, mode
     with Client(dsn) as client:
         client.push("q", list(range(10)), partition="p")
         client.create_group("q", "g", mode=mode)
-        batch = client.pop("q", "g", max_messages=4)
+        batch = claim(client, max_messages=4)
         offsets = view(sql, "consumer_offsets")
         assert (offsets["group_id"], offsets["queue_name"], offsets["next_offset"]) == ("g", "q", 0)
         assert view(sql, "partition_consumers")["acked_count"] == 0
@@ -155,8 +161,8 @@ def test_the_views_tell_how_much_is_acknowledged(sql: Connection, dsn: str, mode
 def test_consumer_offsets_has_the_next_offset_of_each_group(sql: Connection, dsn: str) -> None:
     with Client(dsn) as client:
         client.push_many("q", [("p", 1), ("p", 2), ("r", 3)])
-        client.pop("q", "one", partition="p").ack()
-        client.pop("q", "two", partition="r")
+        claim(client, "one", partition="p").ack()
+        claim(client, "two", partition="r")
         rows = sql.execute("SELECT * FROM penstock.consumer_offsets").fetchall()
     found = {(row["group_id"], row["partition_name"]): row["next_offset"] for row in rows}
     assert found == {("one", "p"): 2, ("one", "r"): 0, ("two", "p"): 0, ("two", "r"): 0}

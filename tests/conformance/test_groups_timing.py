@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from .groups import MODES, SOON, drain, offsets, values
+from .groups import SOON, drain, mode_for, offsets, values
 
 pytestmark = pytest.mark.usefixtures("sound")
 
 
-@pytest.fixture(params=MODES)
-def mode(request: pytest.FixtureRequest, api: Any) -> str:
-    """Group "g" of queue "q", in each mode."""
-    api.create_group("q", "g", mode=request.param)
-    return str(request.param)
+@pytest.fixture
+def mode(api: Any) -> str:
+    """Group "g" of queue "q", in each mode with one kind of client."""
+    api.create_group("q", "g", mode=mode_for(api))
+    return mode_for(api)
 
 
 def test_a_delayed_message_comes_in_time_and_not_before(api: Any, mode: str) -> None:

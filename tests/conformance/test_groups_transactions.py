@@ -4,14 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import asyncpg
 import psycopg
 import pytest
-import sqlalchemy
-from psycopg.rows import dict_row
-from sqlalchemy.ext.asyncio import create_async_engine
 
-from penstock import AsyncClient, Client, LeaseLost, PenstockError
+from penstock import LeaseLost, PenstockError
 
 from .groups import MODES, drain, values
 
@@ -119,84 +115,3 @@ def test_nothing_to_pop_in_a_transaction_is_none(open_api: Callable[..., Any]) -
     api = open_api()
     with api.transaction() as tx:
         assert tx.pop("q", "g") is None
-
-
-@pytest.mark.parametrize("factory", [None, dict_row])
-def test_on_a_psycopg_connection_of_ones_own(api: Any, dsn: str, mode: str, factory: Any) -> None:
-    options = {} if factory is None else {"row_factory": factory}
-    with Client(dsn) as client, psycopg.connect(dsn, **options) as connection:
-        for end in (connection.rollback, connection.commit):
-            with client.transaction(connection) as tx:
-                batch = tx.pop("q", "g")
-                connection.execute("INSERT INTO results VALUES (5)")
-                tx.push("out", len(batch))
-                tx.ack(batch)
-            assert client.lag("q", "g") == 3
-            end()
-        assert (results(dsn), client.lag("q", "g"), drain(client, "out")) == ([5], 0, [3])
-
-
-def test_on_a_sqlalchemy_connection_of_ones_own(api: Any, dsn: str, mode: str) -> None:
-    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
-    with Client(dsn) as client, engine.connect() as connection:
-        outside = client.pop("q", "g", max_messages=1)
-        for end in (connection.rollback, connection.commit):
-            with client.transaction(connection) as tx:
-                if end == connection.commit:
-                    tx.ack(outside)
-                connection.execute(sqlalchemy.text("INSERT INTO results VALUES (5)"))
-                while (batch := tx.pop("q", "g")) is not None:
-                    tx.ack(batch)
-            end()
-        assert (results(dsn), client.lag("q", "g")) == ([5], 0)
-    engine.dispose()
-
-
-def test_on_an_asyncpg_connection_of_ones_own(api: Any, dsn: str, mode: str) -> None:
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-
-    async def work() -> None:
-        connection = await asyncpg.connect(
-            host=parts["host"],
-            port=parts["port"],
-            user=parts["user"],
-            database=parts["dbname"],
-            password=parts.get("password"),
-        )
-        async with AsyncClient(dsn) as client:
-            for commits in (False, True):
-                outer = connection.transaction()
-                await outer.start()
-                async with client.transaction(connection) as tx:
-                    batch = await tx.pop("q", "g", lease=60)
-                    assert batch is not None
-                    await connection.execute("INSERT INTO results VALUES (5)")
-                    tx.push("out", len(batch))
-                    await tx.ack(batch)
-                assert await client.lag("q", "g") == 3
-                await (outer.commit() if commits else outer.rollback())
-        await connection.close()
-
-    asyncio.run(work())
-    assert (results(dsn), api.lag("q", "g"), drain(api, "out")) == ([5], 0, [3])
-
-
-def test_on_an_asynchronous_sqlalchemy_connection_of_ones_own(api: Any, dsn: str, mode: str) -> None:
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    password = f":{parts['password']}" if "password" in parts else ""
-    place = f"{parts['user']}{password}@{parts['host']}:{parts['port']}/{parts['dbname']}"
-
-    async def work(driver: str) -> None:
-        engine = create_async_engine(f"postgresql+{driver}://{place}")
-        async with AsyncClient(dsn) as client, engine.connect() as connection:
-            async with client.transaction(connection) as tx:
-                batch = await tx.pop("q", "g", max_messages=1)
-                assert batch is not None
-                await connection.execute(sqlalchemy.text("INSERT INTO results VALUES (5)"))
-                await tx.ack(batch)
-            await connection.commit()
-        await engine.dispose()
-
-    for driver in ("asyncpg", "psycopg"):
-        asyncio.run(work(driver))
-    assert (results(dsn), api.lag("q", "g")) == ([5, 5], 1)

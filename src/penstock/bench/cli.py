@@ -45,7 +45,7 @@ def log(
     as_json: bool,
     folder: Path | None,
 ) -> None:
-    """Compare the log with seed 001 and with storing batches as they are.
+    """Compare the log with a row per message and with storing batches as they are.
 
     Takes some minutes. Needs a role that may create a schema; uses one called penstock_bench and queues whose names
     begin so, and removes both. Runs the maintenance of all queues once, as `penstock maintain` does.

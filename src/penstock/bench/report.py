@@ -12,7 +12,7 @@ from penstock.bench.checks import Verdict, verdicts
 from penstock.bench.plan import Ratio, Result
 from penstock.bench.run import ALL, Report
 
-HEADINGS = ("case", "penstock", "seed-001", "blob (limit)", "× seed-001", "× limit")
+HEADINGS = ("case", "penstock", "rows", "blob (limit)", "× rows", "× limit")
 _LEGEND = (
     "Writes and reads in thousand messages a second (more is better), disk in bytes a message (less is better): the "
     "median of the rounds, and the lowest and highest in brackets. × is penstock over the other, compared round by "
@@ -98,7 +98,7 @@ def cells(result: Result) -> tuple[str, ...]:
     """Return a row of the table."""
     scale = 1 if result.case.kind == "disk" else 1000
     speeds = [_speed([sample / scale for sample in result.samples.get(name, [])]) for name in ALL]
-    return (result.case.title, *speeds, _ratio(result.ratio("seed-001")), _ratio(result.ratio("blob")))
+    return (result.case.title, *speeds, _ratio(result.ratio("rows")), _ratio(result.ratio("blob")))
 
 
 def missed_line(verdict: Verdict) -> str:

@@ -22,8 +22,8 @@ from penstock.bench.workers import Job, Reading, Workers, Writing
 from penstock.engine.client import Client
 from penstock.errors import NotFound, PenstockError
 
-ALL = ("penstock", "seed-001", "blob")
-LOGS = ("penstock", "seed-001")
+ALL = ("penstock", "rows", "blob")
+LOGS = ("penstock", "rows")
 Progress = Callable[[int, str], None]
 
 

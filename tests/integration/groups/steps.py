@@ -115,10 +115,12 @@ def pass_time(connection: Connection, *states: str) -> None:
     """Make timers due, all of them or those of the states that are named."""
     wanted = list(states or "ctp")
     connection.execute(
-        "UPDATE penstock.journal SET due_at = due_at - interval '1 day' WHERE state::text = ANY (%s)", (wanted,)
+        "UPDATE penstock.journal SET due_at = due_at - interval '1 day'"
+        " WHERE due_at > '-infinity' AND state::text = ANY (%s)",
+        (wanted,),
     )
     if "c" in wanted:
-        connection.execute("UPDATE penstock.claims SET due_at = due_at - interval '1 day'")
+        connection.execute("UPDATE penstock.claims SET due_at = due_at - interval '1 day' WHERE due_at > '-infinity'")
 
 
 def drain(connection: Connection, group: str = "g", **options: Any) -> list[tuple[str, int]]:

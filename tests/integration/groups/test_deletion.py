@@ -11,7 +11,23 @@ from psycopg import errors
 from penstock import Client, LeaseLost, NotFound
 from penstock.engine import group_calls
 
-from .steps import MODES, ack, create_group, drain, must_pop, nack, offsets, outcome, pass_time, pop, push_some, renew, run, sweep, violations
+from .steps import (
+    MODES,
+    ack,
+    create_group,
+    drain,
+    must_pop,
+    nack,
+    offsets,
+    outcome,
+    pass_time,
+    pop,
+    push_some,
+    renew,
+    run,
+    sweep,
+    violations,
+)
 
 DELETIONS = {
     "queue": "SELECT penstock.delete_queue('q')",
@@ -23,12 +39,15 @@ DELETIONS = {
 def rows_of(sql: Connection, column: str, value: int) -> dict[str, int]:
     """Return how many rows of each table name a queue, group or partition by its id."""
     tables = sql.execute(
-        "SELECT table_name FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)"
+        "SELECT table_name FROM information_schema.columns"
+        " JOIN information_schema.tables USING (table_schema, table_name)"
         " WHERE table_schema = 'penstock' AND table_type = 'BASE TABLE' AND column_name = %s",
         (column,),
     ).fetchall()
     counts = {
-        table: sql.execute(f"SELECT count(*) FROM penstock.{table} WHERE {column} = %s".encode(), (value,)).fetchall()[0][0]
+        table: sql.execute(f"SELECT count(*) FROM penstock.{table} WHERE {column} = %s".encode(), (value,)).fetchall()[
+            0
+        ][0]
         for (table,) in tables
     }
     return {table: count for table, count in counts.items() if count}
@@ -110,9 +129,9 @@ def sweeping(connection: Connection, _: group_calls.Claim) -> None:
 
 
 def sweeping_what_is_parked(connection: Connection, claim: group_calls.Claim) -> None:
-    while claim is not None:
-        ack(connection, claim)
-        claim = pop(connection, most=100)  # type: ignore[assignment]
+    ack(connection, claim)
+    while (rest := pop(connection)) is not None:
+        ack(connection, rest)
     pass_time(connection, "p")
     connection.commit()
     sweep(connection)
@@ -122,11 +141,23 @@ def seeking(connection: Connection, _: group_calls.Claim) -> None:
     run(connection, group_calls.seek("q", "g", None, "earliest", False, 0))
 
 
-UNDER_WAY = [acking, acking_a_part, nacking, nacking_for_later, renewing, popping, popping_with_auto_ack, sweeping,
-             sweeping_what_is_parked, seeking]
+UNDER_WAY = [
+    acking,
+    acking_a_part,
+    nacking,
+    nacking_for_later,
+    renewing,
+    popping,
+    popping_with_auto_ack,
+    sweeping,
+    sweeping_what_is_parked,
+    seeking,
+]
 
 
-def delete_beside(connections: Connections, sql: Connection, what: str, mode: str, change: Callable[..., None]) -> dict[str, Any]:
+def delete_beside(
+    connections: Connections, sql: Connection, what: str, mode: str, change: Callable[..., None]
+) -> dict[str, Any]:
     """Delete while somebody's change is under way and commits after that; return what is left or wrong."""
     create_group(sql, mode=mode)
     push_some(sql, 30)
@@ -156,7 +187,9 @@ def test_nothing_is_left_of_what_was_deleted_while_somebody_was(
     assert violations(sql) == {}
 
 
-@pytest.mark.parametrize(("change", "mode"), [(acking, "ordered"), (popping_with_auto_ack, "ordered"), (acking_a_part, "shared")])
+@pytest.mark.parametrize(
+    ("change", "mode"), [(acking, "ordered"), (popping_with_auto_ack, "ordered"), (acking_a_part, "shared")]
+)
 def test_without_looking_again_something_is_left(fresh: Connections, change: Callable[..., None], mode: str) -> None:
     sql = fresh.open(autocommit=True)
     mutate(sql, "delete_positions", ("EXIT WHEN NOT EXISTS (", "EXIT; EXIT WHEN NOT EXISTS ("))
@@ -191,7 +224,9 @@ def test_a_queue_can_be_deleted_while_pushes_to_it_go_on(connections: Connection
 def test_with_the_locks_in_another_order_than_a_push_takes_them_they_deadlock(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
     mutate(
-        sql, "delete_queue", ("    -- Partitions first, in the order of a push", "    PERFORM penstock.lock_queue(queue); --")
+        sql,
+        "delete_queue",
+        ("    -- Partitions first, in the order of a push", "    PERFORM penstock.lock_queue(queue); --"),
     )
     with pytest.raises(errors.DeadlockDetected):
         delete_between_two_pushes(fresh, sql)

@@ -1,4 +1,4 @@
-"""Nothing is claimed twice: by the place in line, by what the journal says of it, and in the end by the journal's key."""
+"""Nothing is claimed twice: thanks to the place in line, to what the journal says of it, and in the end to its key."""
 
 import pytest
 from log.conftest import Connection, Connections

@@ -1,4 +1,4 @@
-"""A group that comes into being beside live pushes misses nothing: it waits for those under way and takes up the rest."""
+"""A group that comes into being beside live pushes misses nothing: it waits for those and takes up what there was."""
 
 import threading
 from collections import Counter
@@ -177,6 +177,8 @@ def test_three_thousand_partitions_are_taken_up_while_two_threads_push_each_mess
                 batch.ack()
     assert failures == []
     came.update(drain(sql, partitions=200))
-    stored = sql.execute("SELECT partition_name, message_offset FROM penstock.messages WHERE queue_name = 'q'").fetchall()
+    stored = sql.execute(
+        "SELECT partition_name, message_offset FROM penstock.messages WHERE queue_name = 'q'"
+    ).fetchall()
     assert came == Counter(tuple(row) for row in stored)
     assert violations(sql) == {}

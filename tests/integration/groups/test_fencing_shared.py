@@ -1,4 +1,4 @@
-"""The messages of a shared claim are settled one by one, by several at once: none of them loses a lease that is live."""
+"""The messages of a shared claim may be settled by several at once: none of them loses a lease that is live."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,21 @@ from penstock.engine.calls import Call
 from penstock.engine.failures import translated
 from penstock.engine.group_calls import Claim
 
-from .steps import ack, create_group, drain, must_pop, offsets, outcome, pass_time, pop, push_some, run, start, sweep, violations
+from .steps import (
+    ack,
+    create_group,
+    drain,
+    must_pop,
+    offsets,
+    outcome,
+    pass_time,
+    pop,
+    push_some,
+    run,
+    start,
+    sweep,
+    violations,
+)
 
 BESIDE: dict[str, Callable[[Claim], Call[Any]]] = {
     "ack of another message": lambda claim: group_calls.ack_message(claim, 7),
@@ -54,7 +68,12 @@ def require(answer: object) -> None:
 @pytest.mark.parametrize("what", BESIDE)
 def test_without_the_lock_of_the_whole_lease_it_is(fresh: Connections, what: str) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "lock_leases", ("        EXIT WHEN locked = (", "        RETURN; EXIT WHEN locked = ("), ("            FOR UPDATE\n", ""))
+    mutate(
+        sql,
+        "lock_leases",
+        ("        EXIT WHEN locked = (", "        RETURN; EXIT WHEN locked = ("),
+        ("            FOR UPDATE\n", ""),
+    )
     assert beside_an_ack(fresh, sql, what) == "lost"
 
 

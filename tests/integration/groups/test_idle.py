@@ -1,7 +1,6 @@
 """An idle poll writes nothing: no WAL, no transaction id, no row, from any number of clients."""
 
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,6 +11,7 @@ from log.interleaving import push
 
 from penstock import Client
 from penstock.engine import group_calls
+from penstock.engine.calls import Call
 
 from .steps import MODES, ack, create_group, drain, must_pop, pass_time, pop_call, run, sweep
 
@@ -29,7 +29,7 @@ CHANGED = (
 
 
 @pytest.fixture
-def idle(sql: Connection) -> Iterator[Connection]:
+def idle(sql: Connection) -> Connection:
     """A queue that was consumed to the end by two groups, and whose timers have all run out."""
     for mode in MODES:
         create_group(sql, mode, mode)
@@ -41,7 +41,7 @@ def idle(sql: Connection) -> Iterator[Connection]:
     while (swept := sweep(sql)) is not None and swept.woken + swept.trimmed > 0:
         pass_time(sql)
     sql.execute("VACUUM penstock.journal, penstock.ready, penstock.claims, penstock.segments, penstock.partitions")
-    yield sql
+    return sql
 
 
 def explained(connection: Connection, call: Any) -> str:
@@ -52,7 +52,13 @@ def explained(connection: Connection, call: Any) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_empty_pop_and_its_sweep_write_no_wal_and_take_no_transaction_id(idle: Connection, mode: str) -> None:
-    for call in (pop_call(mode), pop_call(mode, partition="p1"), pop_call(mode, auto_ack=True), group_calls.sweep()):
+    calls: list[Call[Any]] = [
+        pop_call(mode),
+        pop_call(mode, partition="p1"),
+        pop_call(mode, auto_ack=True),
+        group_calls.sweep(),
+    ]
+    for call in calls:
         run(idle, call)  # whoever reads first tidies up the pages that writers have left
         with idle.transaction():
             assert "WAL" not in explained(idle, call)
@@ -93,6 +99,8 @@ def written_by_idle_clients(dsn: str, sql: Connection) -> int:
             thread.join()
     assert came == [None] * (CLIENTS * POLLS)
     ((after,),) = sql.execute("SELECT pg_current_wal_insert_lsn()").fetchall()
+    if before == after:
+        return 0
     # A record of our own behind theirs, waited for, so that all of theirs is on disk and can be looked at.
     sql.execute("SET synchronous_commit = on")
     sql.execute("SELECT pg_logical_emit_message(true, 'test', 'end')")

@@ -1,5 +1,7 @@
 """Callers above READ COMMITTED: their pushes are delivered after a sweep; consuming there is refused."""
 
+from typing import Any
+
 import pytest
 from log.conftest import Connection, Connections
 from log.interleaving import PUSHES, mutate, push
@@ -43,7 +45,9 @@ def test_a_push_from_an_old_snapshot_rings_and_the_sweep_wakes_the_partition(
 
 def test_without_the_doorbell_such_a_push_is_lost(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "append_segments", ("IF current_setting('transaction_isolation') = 'read committed' THEN", "IF true THEN"))
+    mutate(
+        sql, "append_segments", ("IF current_setting('transaction_isolation') = 'read committed' THEN", "IF true THEN")
+    )
     assert push_from_an_old_snapshot(fresh, sql, IsolationLevel.REPEATABLE_READ, PUSHES[0]) == []
     assert violations(sql) == {"work_not_in_line": 1}
 
@@ -86,7 +90,7 @@ def test_consuming_above_read_committed_is_refused_and_says_what_to_do(
     claim = must_pop(sql, most=1)
     caller = connections.open()
     caller.isolation_level = level
-    calls: dict[str, Call[object]] = {
+    calls: dict[str, Call[Any]] = {
         "pop": pop_call(),
         "ack": group_calls.ack([claim], None),
         "nack": group_calls.nack(claim, None, None, None, None),

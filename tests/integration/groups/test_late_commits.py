@@ -88,9 +88,7 @@ def test_the_mark_trails_so_that_a_place_a_moment_late_is_served_at_once(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_partition_is_delivered_in_the_order_of_commits(
-    connections: Connections, sql: Connection, mode: str
-) -> None:
+def test_a_partition_is_delivered_in_the_order_of_commits(connections: Connections, sql: Connection, mode: str) -> None:
     create_group(sql, mode=mode)
     first, second = connections.open(), connections.open(autocommit=True)
     push(first)

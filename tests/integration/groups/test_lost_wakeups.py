@@ -1,7 +1,7 @@
 """A message that is pushed while a consumer finds nothing is delivered all the same.
 
-The push saw that the partition was in line, or held, and left it alone; the consumer could not see the message yet. So a
-partition never becomes idle by a consumer's word, only by that of the sweep, under the lock that a push holds.
+The push saw that the partition was in line, or held, and left it alone; the consumer could not see the message yet.
+So a partition never becomes idle by a consumer's word, only by that of the sweep, under the lock that a push holds.
 """
 
 import pytest
@@ -122,7 +122,11 @@ def test_a_sweep_leaves_a_parked_partition_to_the_push_that_is_under_way(
 @pytest.mark.parametrize("mode", MODES)
 def test_without_the_partitions_lock_a_sweep_loses_the_message(fresh: Connections, mode: str) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "sweep_timer", ("WHERE p.partition_id = target FOR NO KEY UPDATE SKIP LOCKED", "WHERE p.partition_id = target"))
+    mutate(
+        sql,
+        "sweep_timer",
+        ("WHERE p.partition_id = target FOR NO KEY UPDATE SKIP LOCKED", "WHERE p.partition_id = target"),
+    )
     assert push_during_a_sweep(fresh, sql, mode) == []
     assert violations(sql) == LOST
 

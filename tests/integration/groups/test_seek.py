@@ -139,7 +139,9 @@ def test_without_locking_its_ranges_a_shared_group_moves_and_leaves_some_behind(
 def pop_between_the_lock_and_the_look(connections: Connections, sql: Connection) -> str:
     """A pop commits after a seek has locked what was the newest journal row; say how an ack of it and the seek end."""
     stop = "PERFORM pg_advisory_xact_lock(4711);"
-    mutate(sql, "seek_partition", ("        locked := before.version;\n", f"        locked := before.version;\n{stop}\n"))
+    mutate(
+        sql, "seek_partition", ("        locked := before.version;\n", f"        locked := before.version;\n{stop}\n")
+    )
     create_group(sql)
     push_some(sql, 3)
     gate, seeker, holder = connections.open(), connections.open(), connections.open()
@@ -206,7 +208,9 @@ def test_a_preview_changes_nothing_and_says_what_then_happens(sql: Connection, m
     tables = ("journal", "ready", "claims")
 
     def contents() -> list[str]:
-        return [str(sql.execute(f"SELECT * FROM penstock.{table} ORDER BY 1, 2, 3".encode()).fetchall()) for table in tables]
+        return [
+            str(sql.execute(f"SELECT * FROM penstock.{table} ORDER BY 1, 2, 3".encode()).fetchall()) for table in tables
+        ]
 
     before = contents()
     preview = seek(sql, to, preview=True)

@@ -42,12 +42,11 @@ def push_to_a_parked_partition(connections: Connections, sql: Connection) -> Con
     return other
 
 
-def ack_of_a_claim_that_expires(connections: Connections, sql: Connection) -> Connection:
+def an_ack(connections: Connections, sql: Connection) -> Connection:
     push(sql)
     claim = must_pop(sql)
     other = connections.open()
     ack(other, claim)
-    sql.execute("UPDATE penstock.journal SET due_at = due_at - interval '1 day' WHERE version < 0")
     return other
 
 
@@ -121,7 +120,7 @@ def a_group_whose_settings_change(connections: Connections, sql: Connection) -> 
 
 HOLDERS = [
     push_to_a_parked_partition,
-    ack_of_a_claim_that_expires,
+    an_ack,
     a_locked_claim_that_expired,
     a_late_ack_of_a_partition_that_is_in_line_again,
     a_late_ack_of_a_partition_that_was_parked,
@@ -141,7 +140,8 @@ def test_the_sweep_does_not_wait_for(
     push(sql, "elsewhere")
     expired = must_pop(sql, partition="elsewhere")
     sql.execute(
-        "UPDATE penstock.journal SET due_at = due_at - interval '1 day' WHERE partition_id = %s", (expired.partition_id,)
+        "UPDATE penstock.journal SET due_at = due_at - interval '1 day' WHERE partition_id = %s",
+        (expired.partition_id,),
     )
     sweeping = start(connections.open(autocommit=True), SWEEP)
     assert not sweeping.waits(sql)
@@ -181,7 +181,9 @@ def test_the_sweep_of_a_shared_group_does_not_wait_for(
     assert violations(sql) == {}
 
 
-def sweeps_past(connections: Connections, sql: Connection, hold: Callable[[Connections, Connection], Connection]) -> bool:
+def sweeps_past(
+    connections: Connections, sql: Connection, hold: Callable[[Connections, Connection], Connection]
+) -> bool:
     """Say whether a sweep ends while somebody holds a lock."""
     create_group(sql)
     other = hold(connections, sql)
@@ -192,7 +194,9 @@ def sweeps_past(connections: Connections, sql: Connection, hold: Callable[[Conne
     return not waits
 
 
-@pytest.mark.parametrize("hold", [push_to_a_parked_partition, a_locked_claim_that_expired], ids=lambda hold: hold.__name__)
+@pytest.mark.parametrize(
+    "hold", [push_to_a_parked_partition, a_locked_claim_that_expired], ids=lambda hold: hold.__name__
+)
 def test_without_skip_locked_the_sweep_waits_for(
     fresh: Connections, hold: Callable[[Connections, Connection], Connection]
 ) -> None:
@@ -265,7 +269,9 @@ def locked_partitions_beside_an_expired_claim(connections: Connections, sql: Con
     holder.execute("SELECT 1 FROM penstock.partitions ORDER BY partition_id FOR NO KEY UPDATE")
     push(sql)
     must_pop(sql)
-    sql.execute("UPDATE penstock.journal SET due_at = clock_timestamp() WHERE state = 'c' AND due_at > clock_timestamp()")
+    sql.execute(
+        "UPDATE penstock.journal SET due_at = clock_timestamp() WHERE state = 'c' AND due_at > clock_timestamp()"
+    )
     for _ in range(3):
         sql.execute("SELECT penstock.sweep(10)")
     state: str = newest(sql)[1]
@@ -285,6 +291,8 @@ def test_without_going_on_past_them_they_do(fresh: Connections) -> None:
 
 def test_the_sweep_takes_no_lock_that_it_would_wait_for() -> None:
     for function in ("sweep", "sweep_timer", "enrol_partitions"):
-        locks = [line for line in source(function).splitlines() if " UPDATE" in line and line.lstrip().startswith("FOR ")]
+        locks = [
+            line for line in source(function).splitlines() if " UPDATE" in line and line.lstrip().startswith("FOR ")
+        ]
         assert locks
         assert all("SKIP LOCKED" in line for line in locks)

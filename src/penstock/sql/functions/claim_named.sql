@@ -36,7 +36,8 @@ DECLARE
     place  bigint;
     line   penstock.ready;
 BEGIN
-    IF mode = 'shared' THEN
+    -- Level 0: a place taken out of turn says nothing about the line before it.
+    WHILE mode = 'shared' LOOP
         -- Ranges that came back first, then the frontier.
         DELETE FROM penstock.ready y
         WHERE y.ctid = (
@@ -47,28 +48,32 @@ BEGIN
             FOR UPDATE SKIP LOCKED
         )
         RETURNING y.* INTO line;
-    END IF;
-    IF line.seq IS NULL THEN
-        SELECT j.ready_seq INTO place
-        FROM (
-            SELECT j.state, j.ready_seq FROM penstock.journal j
-            WHERE j.group_id = reader AND j.partition_id = target
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j
-        WHERE j.state = 'r';
-        DELETE FROM penstock.ready y
-        WHERE y.ctid = (
-            SELECT y.ctid FROM penstock.ready y
-            WHERE y.group_id = reader AND y.priority = ANY (priorities) AND y.seq = place
-            FOR UPDATE SKIP LOCKED
-        )
-        RETURNING y.* INTO line;
-    END IF;
+        EXIT WHEN NOT FOUND;
+        RETURN QUERY SELECT * FROM penstock.claim_range(
+            line, 0, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+        );
+        IF FOUND THEN
+            RETURN; -- else retention has dropped the range
+        END IF;
+    END LOOP;
+    SELECT j.ready_seq INTO place
+    FROM (
+        SELECT j.state, j.ready_seq FROM penstock.journal j
+        WHERE j.group_id = reader AND j.partition_id = target
+        ORDER BY j.version DESC
+        LIMIT 1
+    ) j
+    WHERE j.state = 'r';
+    DELETE FROM penstock.ready y
+    WHERE y.ctid = (
+        SELECT y.ctid FROM penstock.ready y
+        WHERE y.group_id = reader AND y.priority = ANY (priorities) AND y.seq = place
+        FOR UPDATE SKIP LOCKED
+    )
+    RETURNING y.* INTO line;
     IF line.seq IS NULL THEN
         RETURN;
     END IF;
-    -- Level 0: a place taken out of turn says nothing about the line before it.
     IF mode = 'ordered' THEN
         RETURN QUERY SELECT * FROM penstock.claim_partition(
             reader, target, wanted, 0, line.seq, settings, max_messages, max_bytes, lease_time, consumer, auto_ack

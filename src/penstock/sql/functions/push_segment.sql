@@ -42,9 +42,11 @@ BEGIN
     END IF;
     LOOP
         SELECT p.partition_id, q.queue_id, q.name, q.settings INTO target
-        FROM penstock.queues q
-        JOIN penstock.partitions p ON p.queue_id = q.queue_id
-        WHERE q.name = queue_name AND p.name = partition_name
+        FROM penstock.partitions p
+        JOIN penstock.queues q ON q.queue_id = p.queue_id
+        -- Not q.name = queue_name: that, planned for a small table, looks for the partition's name in all queues.
+        WHERE p.queue_id = (SELECT n.queue_id FROM penstock.queues n WHERE n.name = queue_name)
+          AND p.name = partition_name
         FOR NO KEY UPDATE OF p;
         EXIT WHEN FOUND;
         PERFORM penstock.ensure_partitions(ARRAY[queue_name], ARRAY[partition_name]);

@@ -77,7 +77,9 @@ BEGIN
     -- Keeps a group from coming into being until we have committed: it would not know of these messages.
     PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)
     FROM (
-        SELECT DISTINCT p.queue_id FROM penstock.partitions p WHERE p.partition_id = ANY (targets) ORDER BY 1
+        SELECT DISTINCT (SELECT p.queue_id FROM penstock.partitions p WHERE p.partition_id = t) AS queue_id
+        FROM unnest(targets) t
+        ORDER BY 1
     ) q;
 
     -- A new statement, hence a new snapshot: under the locks it sees every segment there is.

@@ -1,0 +1,240 @@
+"""What a call costs does not grow with what is stored, also in a session that began when there was nothing.
+
+Plans are made for the tables as they were when they were last analysed, and kept. So an old session calls every
+function on small tables, these grow a thousand times and nobody tells the planner, and the session calls them again.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+from uuid import uuid4
+
+import psycopg
+import pytest
+from log.conftest import Connection
+from log.interleaving import mutate
+from psycopg.conninfo import make_conninfo
+from psycopg.sql import SQL, Identifier
+
+from penstock.engine import group_calls
+from penstock.engine.calls import Call
+
+from .steps import MODES, create_group, must_pop, pass_time, pop_call, run
+
+HOT = ["partitions", "segments", "journal", "ready", "claims"]
+SMALL, LARGE = 1_000, 100_000
+PUSH = "SELECT * FROM penstock.push_segment('q', %s, 1, 'x'::bytea, '\\x01000000'::bytea)"
+PUSHES = (
+    "SELECT * FROM penstock.push_segments(ARRAY['q', 'q'], ARRAY[%s, %s], ARRAY[1, 1], ARRAY['x'::bytea, 'x'::bytea],"
+    " ARRAY['\\x01000000'::bytea, '\\x01000000'::bytea])"
+)
+IDLE = group_calls.pop("idle", "idle", None, 100, 1 << 20, 1, None, "c", False, None)
+# Partitions with a message each, in line for both groups: what as many pushes would have left.
+GROW = [
+    "INSERT INTO penstock.partitions (queue_id, name) SELECT q.queue_id, 'n' || n"
+    " FROM penstock.queues q, generate_series(%(first)s::integer, %(last)s) n WHERE q.name = 'q'",
+    "INSERT INTO penstock.segments (partition_id, base_offset, created_at, count, bytes, body, ends)"
+    " SELECT partition_id, 0, clock_timestamp(), 1, 1, 'x', '\\x01000000' FROM penstock.partitions p"
+    " WHERE NOT EXISTS (SELECT 1 FROM penstock.segments s WHERE s.partition_id = p.partition_id)",
+    "WITH waking AS MATERIALIZED (SELECT g.group_id, p.partition_id, nextval('penstock.ready_seq') AS seq"
+    " FROM penstock.consumer_groups g JOIN penstock.partitions p USING (queue_id)"
+    " WHERE NOT EXISTS (SELECT 1 FROM penstock.journal j"
+    " WHERE j.group_id = g.group_id AND j.partition_id = p.partition_id)), appended AS ("
+    " INSERT INTO penstock.journal (group_id, partition_id, version, state, committed, claimed_to, ready_seq)"
+    " SELECT group_id, partition_id, 1, 'r', 0, 0, seq FROM waking)"
+    " INSERT INTO penstock.ready (group_id, priority, seq, partition_id)"
+    " SELECT group_id, 0, seq, partition_id FROM waking",
+]
+
+
+def grow(sql: Connection, first: int, last: int) -> None:
+    """Add partitions to the queue, and leave the statistics as they are."""
+    for statement in GROW:
+        sql.execute(statement.encode(), {"first": first, "last": last})
+
+
+def cost(connection: Connection, query: str, parameters: tuple[Any, ...]) -> int:
+    """Run a statement and return how many blocks it looked at, all it calls included."""
+    explain = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}"
+    ((plan,),) = connection.execute(explain.encode(), parameters).fetchall()
+    top = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
+    return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+
+
+class Session:
+    """A session that calls all that consumers and producers call often."""
+
+    def __init__(self, dsn: str) -> None:
+        self.connection: Connection = psycopg.connect(dsn, autocommit=True)
+        # Whoever turns the clock reads no table as a whole: that is counted.
+        self.clock: Connection = psycopg.connect(dsn, autocommit=True, options="-c enable_seqscan=off")
+        self.pushed = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+        self.clock.close()
+
+    def flush(self) -> None:
+        """Let others see what this session has counted."""
+        for connection in (self.connection, self.clock):
+            connection.execute("SELECT pg_stat_force_next_flush()")
+            connection.execute("SELECT 1")
+
+    def costs(self) -> dict[str, int]:
+        """Call everything once and return what each call cost."""
+        found = {
+            "push": self._push(PUSH, 1),
+            "push to an old partition": cost(self.connection, PUSH, ("old",)),
+            "push to several": self._push(PUSHES, 2),
+            "push to several old partitions": cost(self.connection, PUSHES, ("old", "older")),
+            "pop of nothing": self._call(IDLE),
+        }
+        for mode in MODES:
+            found[f"pop, {mode}"] = self._call(pop_call(mode, most=1))
+            found[f"pop of several, {mode}"] = self._call(pop_call(mode, most=1, partitions=5))
+            found[f"pop by name, {mode}"] = self._call(pop_call(mode, most=1, partition="old"))
+            found[f"pop with auto_ack, {mode}"] = self._call(pop_call(mode, auto_ack=True))
+            for name, settle in self._settlings().items():
+                found[f"{name}, {mode}"] = self._settle(mode, settle)
+        pass_time(self.clock)
+        found["sweep"] = self._call(group_calls.sweep())
+        while (swept := run(self.connection, group_calls.sweep())) is not None and swept.woken + swept.trimmed:
+            pass_time(self.clock)
+        found["sweep of nothing"] = self._call(group_calls.sweep())
+        return found
+
+    def _push(self, query: str, names: int) -> int:
+        self.pushed += 1
+        return cost(self.connection, query, tuple(f"new{self.pushed}.{name}" for name in range(names)))
+
+    def _call(self, call: Call[Any]) -> int:
+        return cost(self.connection, call.sql, call.parameters)
+
+    def _settle(self, mode: str, settle: Callable[[group_calls.Claim], Call[Any]]) -> int:
+        claim = must_pop(self.connection, mode, most=1)
+        spent = self._call(settle(claim))
+        self.connection.execute("SELECT penstock.release_claim(%s, %s)", (claim.group_id, claim.partition_id))
+        return spent
+
+    @staticmethod
+    def _settlings() -> dict[str, Callable[[group_calls.Claim], Call[Any]]]:
+        return {
+            "ack": lambda claim: group_calls.ack([claim], None),
+            "nack": lambda claim: group_calls.nack(claim, None, "oops", None, None),
+            "nack at once": lambda claim: group_calls.nack(claim, claim.start, "oops", None, 0.0),
+            "renew": lambda claim: group_calls.renew([claim], None),
+            "release": lambda claim: group_calls.release(
+                claim.group_id, claim.partition_id, claim.lease_id, claim.shared
+            ),
+        }
+
+
+def scans(sql: Connection) -> dict[str, tuple[int, int]]:
+    """Return how often each table was read as a whole, and by index."""
+    rows = sql.execute(
+        "SELECT relname, seq_scan, idx_scan FROM pg_stat_user_tables"
+        " WHERE schemaname = 'penstock' AND relname = ANY (%s)",
+        (HOT,),
+    ).fetchall()
+    return {table: (whole, by_index) for table, whole, by_index in rows}
+
+
+def begin(connection: Connection, analysed: str) -> None:
+    """Make queue and groups; let the planner know the tables as they are when they are empty, or have a few rows."""
+    for table in (*HOT, "queues", "consumer_groups", "doorbells"):
+        connection.execute(SQL("ALTER TABLE penstock.{} SET (autovacuum_enabled = off)").format(Identifier(table)))
+    for mode in MODES:
+        create_group(connection, mode, mode, max_attempts=1000)
+    run(connection, group_calls.create_group("idle", "idle", "ordered", "all", {}))
+    if analysed == "empty":
+        connection.execute("VACUUM ANALYZE")
+    grow(connection, 1, 40)
+    if analysed == "small":
+        connection.execute("VACUUM ANALYZE")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What each call cost an old session at a thousand partitions and at many more, and how tables were read then."""
+
+    small: dict[str, int]
+    large: dict[str, int]
+    whole: dict[str, int]
+    by_index: dict[str, int]
+
+
+def measure(dsn: str, analysed: str, partitions: int, *changes: tuple[str, str, str]) -> Measured:
+    """Use a session on small tables, let them grow, and use it again."""
+    with psycopg.connect(dsn, autocommit=True) as sql, Session(dsn) as session:
+        for function, old, new in changes:
+            mutate(sql, function, (old, new))
+        begin(sql, analysed)
+        for _ in range(7):
+            session.costs()
+        grow(sql, 41, SMALL)
+        small = session.costs()
+        grow(sql, SMALL + 1, partitions)
+        session.flush()
+        before = scans(sql)
+        large = session.costs()
+        session.flush()
+        after = scans(sql)
+    whole = {table: after[table][0] - before[table][0] for table in HOT}
+    return Measured(small, large, whole, {table: after[table][1] - before[table][1] for table in HOT})
+
+
+@pytest.fixture(scope="module", params=["empty", "small"])
+def measured(request: pytest.FixtureRequest, penstock_server: str, penstock_template: str) -> Iterator[Measured]:
+    """What each call cost an old session, at a thousand partitions and at a hundred thousand."""
+    name = f"penstock_plans_{uuid4().hex[:12]}"
+    with psycopg.connect(penstock_server, autocommit=True) as server:
+        server.execute(SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(name), Identifier(penstock_template)))
+        yield measure(make_conninfo(penstock_server, dbname=name), request.param, LARGE)
+        server.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+
+def test_no_call_reads_a_table_as_a_whole(measured: Measured) -> None:
+    assert measured.whole == dict.fromkeys(HOT, 0)
+
+
+def test_every_table_is_read_by_its_indexes(measured: Measured) -> None:
+    assert all(count > 0 for count in measured.by_index.values())
+
+
+def test_a_hundred_times_the_partitions_do_not_make_a_call_look_at_more_blocks(measured: Measured) -> None:
+    grown = {
+        call: (measured.small[call], blocks)
+        for call, blocks in measured.large.items()
+        if blocks >= 3 * measured.small[call] + 10
+    }
+    assert grown == {}
+
+
+def test_what_is_called_most_looks_at_few_blocks(measured: Measured) -> None:
+    most = {"push to an old partition": 60, "pop of nothing": 20, "pop, ordered": 90, "ack, ordered": 60}
+    assert {call: measured.large[call] for call in most if measured.large[call] > most[call]} == {}
+
+
+def test_without_pins_an_old_session_reads_the_journal_as_a_whole(penstock_dsn: str) -> None:
+    pins = "SET enable_seqscan = off\n"
+    changes = [
+        (function, pins, "") for function in ("nack_claim", "ack_claims", "renew_claims", "release_claim", "sweep")
+    ]
+    measured = measure(penstock_dsn, "empty", 3 * SMALL, *changes)
+    assert measured.whole["journal"] > 0
+
+
+def test_without_a_limit_an_old_session_looks_at_all_partitions_for_each_push(penstock_dsn: str) -> None:
+    plain = (
+        "wake_partitions",
+        "CROSS JOIN LATERAL (\n"
+        "            SELECT p.* FROM penstock.partitions p WHERE p.partition_id = w.partition_id LIMIT 1\n"
+        "        ) p\n",
+        "JOIN penstock.partitions p ON p.partition_id = w.partition_id\n",
+    )
+    measured = measure(penstock_dsn, "small", 10 * SMALL, plain)
+    assert measured.large["push to an old partition"] > 3 * measured.small["push to an old partition"]

@@ -1,0 +1,198 @@
+"""Every check of verify can fail: whatever is wrong with the tables is found, by the check that is named after it."""
+
+from collections.abc import Sequence
+
+import pytest
+from log.conftest import Connection
+from log.interleaving import push
+
+from penstock.engine import group_calls
+
+from .steps import ack, create_group, drain, must_pop, pass_time, push_some, run, sweep, violations
+
+NOBODY = "999999999"
+
+
+def arrange(sql: Connection) -> None:
+    """Make two groups and three partitions: in line, held and idle."""
+    create_group(sql)
+    create_group(sql, "s", "shared")
+    for _ in range(3):
+        push_some(sql, 10, "idle")
+    drain(sql), drain(sql, "s")
+    for _ in range(3):
+        push_some(sql, 10, "held")
+    must_pop(sql, most=5), must_pop(sql, "s", most=5)
+    for _ in range(3):
+        push_some(sql, 10, "ready")
+    assert violations(sql) == {}
+
+
+def of(partition: str, group: str = "g") -> str:
+    """Return the condition that picks the newest journal row."""
+    return (
+        f"(group_id, partition_id, version) = (SELECT j.group_id, j.partition_id, j.version FROM penstock.journal j"
+        f" JOIN penstock.partitions p USING (partition_id) JOIN penstock.consumer_groups g USING (group_id)"
+        f" WHERE p.name = '{partition}' AND g.name = '{group}' ORDER BY j.version DESC LIMIT 1)"
+    )
+
+
+SEGMENT = "partition_id = (SELECT partition_id FROM penstock.partitions WHERE name = 'ready') AND base_offset = "
+HELD = "group_id = (SELECT group_id FROM penstock.consumer_groups WHERE name = 's')"
+# What is done to the tables, and what must be found. Some damage is seen from two sides.
+DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
+    ("a segment is missing", [f"DELETE FROM penstock.segments WHERE {SEGMENT} 10"], {"gaps"}),
+    (
+        "a segment begins before the last one ends",
+        [f"UPDATE penstock.segments SET base_offset = 19 WHERE {SEGMENT} 20"],
+        {"overlaps"},
+    ),
+    (
+        "a segment reaches past the head",
+        [
+            "UPDATE penstock.segments SET base_offset = 12, count = 1, ends = '\\x01000000', body = 'x',"
+            f" body_compressed = NULL WHERE {SEGMENT} 20"
+        ],
+        {"overlaps", "newer_messages_count"},
+    ),
+    (
+        "a time goes back",
+        [f"UPDATE penstock.segments SET created_at = created_at - interval '1 hour' WHERE {SEGMENT} 10"],
+        {"times_that_go_back"},
+    ),
+    (
+        "a stub lies between messages",
+        [f"UPDATE penstock.segments SET ends = NULL, body = NULL, body_compressed = NULL WHERE {SEGMENT} 10"],
+        {"stubs_inside"},
+    ),
+    (
+        "a segment is of no partition",
+        [
+            f"INSERT INTO penstock.segments (partition_id, base_offset, created_at, count, bytes, body, ends)"
+            f" VALUES ({NOBODY}, 0, clock_timestamp(), 1, 1, 'x', '\\x01000000')"
+        ],
+        {"orphan_segments"},
+    ),
+    (
+        "a partition is of no queue",
+        [f"INSERT INTO penstock.partitions (queue_id, name) VALUES ({NOBODY}, 'stray')"],
+        {"orphan_partitions"},
+    ),
+    (
+        "a lane is of no group",
+        [
+            "INSERT INTO penstock.partitions (queue_id, name, lane_of)"
+            f" SELECT queue_id, 'lane', {NOBODY} FROM penstock.queues"
+        ],
+        {"orphan_partitions"},
+    ),
+    (
+        "a partition with messages is of no queue",
+        [
+            f"INSERT INTO penstock.partitions (queue_id, name) VALUES ({NOBODY}, 'stray')",
+            "INSERT INTO penstock.segments (partition_id, base_offset, created_at, count, bytes, body, ends)"
+            " SELECT partition_id, 0, clock_timestamp(), 1, 1, 'x', '\\x01000000' FROM penstock.partitions"
+            " WHERE name = 'stray'",
+        ],
+        {"orphan_partitions", "partitions_with_stale_lookup"},
+    ),
+    (
+        "a claim has no lease",
+        [f"UPDATE penstock.journal SET lease_id = NULL WHERE {of('held')}"],
+        {"journal_rows_out_of_order"},
+    ),
+    (
+        "a claim has no deadline",
+        [f"UPDATE penstock.journal SET due_at = NULL WHERE {of('held')}"],
+        {"journal_rows_out_of_order"},
+    ),
+    (
+        "a journal is of no group",
+        [
+            f"INSERT INTO penstock.journal (group_id, partition_id, version, state, committed, claimed_to)"
+            f" SELECT {NOBODY}, partition_id, 1, 'i', 30, 30 FROM penstock.partitions WHERE name = 'idle'"
+        ],
+        {"orphan_journals"},
+    ),
+    (
+        "a journal is of no partition",
+        [
+            f"INSERT INTO penstock.journal (group_id, partition_id, version, state, committed, claimed_to)"
+            f" SELECT group_id, {NOBODY}, 1, 'i', 0, 0 FROM penstock.consumer_groups"
+        ],
+        {"orphan_journals"},
+    ),
+    (
+        "a position is past the head",
+        [f"UPDATE penstock.journal SET committed = 31, claimed_to = 31 WHERE {of('idle')}"],
+        {"positions_out_of_order"},
+    ),
+    (
+        "a group is idle where there are messages",
+        [f"UPDATE penstock.journal SET committed = 29, claimed_to = 29 WHERE {of('idle')}"],
+        {"work_not_in_line"},
+    ),
+    (
+        "a group does not know a partition",
+        [
+            "DELETE FROM penstock.journal"
+            " WHERE partition_id = (SELECT partition_id FROM penstock.partitions WHERE name = 'idle')"
+        ],
+        {"work_not_taken_up"},
+    ),
+    ("a place in line is missing", ["DELETE FROM penstock.ready WHERE lo IS NULL"], {"ready_without_place"}),
+    (
+        "a place in line is nobody's",
+        [
+            "INSERT INTO penstock.ready (group_id, priority, seq, partition_id)"
+            " SELECT group_id, 0, 77777777, partition_id FROM penstock.consumer_groups, penstock.partitions LIMIT 1"
+        ],
+        {"places_of_nobody"},
+    ),
+    ("two ranges overlap", [f"UPDATE penstock.claims SET hi = hi + 1 WHERE {HELD}"], {"ranges_out_of_order"}),
+    (
+        "a range lies past what was handed out",
+        [
+            f"INSERT INTO penstock.claims (group_id, partition_id, lo, hi, attempt, due_at)"
+            f" SELECT group_id, partition_id, 500, 501, 1, clock_timestamp() FROM penstock.claims WHERE {HELD}"
+        ],
+        {"ranges_out_of_order"},
+    ),
+    (
+        "a claim is of no partition",
+        [
+            f"INSERT INTO penstock.claims (group_id, partition_id, lo, hi, attempt, due_at)"
+            f" SELECT group_id, {NOBODY}, 0, 1, 1, clock_timestamp() FROM penstock.claims WHERE {HELD}"
+        ],
+        {"ranges_out_of_order"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("damage", "found"), [case[1:] for case in DAMAGE], ids=[case[0] for case in DAMAGE])
+def test_verify_finds_that(sql: Connection, damage: Sequence[str], found: set[str]) -> None:
+    arrange(sql)
+    for statement in damage:
+        assert sql.execute(statement.encode()).rowcount > 0
+    assert set(violations(sql)) == found
+
+
+def test_every_check_has_its_damage(sql: Connection) -> None:
+    checks = {check.name for check in run(sql, group_calls.verify())}
+    assert checks == set().union(*(found for *_, found in DAMAGE))
+
+
+def test_verify_finds_nothing_in_a_life_full_of_changes(sql: Connection) -> None:
+    arrange(sql)
+    push(sql, "ready")
+    ack(sql, must_pop(sql))
+    pass_time(sql)
+    sweep(sql)
+    assert violations(sql) == {}
+    run(sql, group_calls.seek("q", "g", None, "earliest", False, 0))
+    run(sql, group_calls.seek("q", "s", None, 15, False, 0))
+    assert violations(sql) == {}
+    sql.execute("SELECT penstock.purge('q')")
+    assert violations(sql) == {}
+    drain(sql), drain(sql, "s")
+    assert violations(sql) == {}
