@@ -129,6 +129,15 @@ def test_history_tells_the_life_of_a_partition_newest_first(api: Any) -> None:
         api.history("q", "g", "nope")
 
 
+def test_what_does_not_exist_has_no_history(api: Any) -> None:
+    api.create("q", partition="p")
+    api.create_group("q", "g")
+    for names in (("nope", "g", "p"), ("q", "nope", "p"), ("q", "g", "nope")):
+        with pytest.raises(NotFound):
+            api.history(*names)
+    assert api.history("q", "g", "p") == []
+
+
 def test_create_group_makes_one_with_all_there_is_to_say(api: Any) -> None:
     moment = datetime.now(UTC)
     api.create_group("q", "g", mode="shared", subscription=moment, lease_time=9, window_buffer=0.5, delay=None)

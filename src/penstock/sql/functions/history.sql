@@ -13,15 +13,22 @@ RETURNS TABLE (
     version bigint, at timestamptz, state text, committed bigint, claimed_to bigint, skipped bigint,
     attempt smallint, due_at timestamptz, lease_id uuid, consumer text, error text
 )
-LANGUAGE sql STABLE SECURITY DEFINER
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+#variable_conflict use_column
+DECLARE
+    -- Looked up before and not within the query, where an empty table would keep it from being asked at all.
+    reader integer := penstock.find_group(queue_name, group_name);
+    target bigint := penstock.find_partition(queue_name, partition_name);
+BEGIN
+    RETURN QUERY
     SELECT
         j.version, j.at, penstock.state_name(j.state), j.committed, j.claimed_to, j.skipped,
         j.attempt, j.due_at, j.lease_id, j.consumer, j.last_error
     FROM penstock.journal j
-    WHERE j.group_id = penstock.find_group(queue_name, group_name)
-      AND j.partition_id = penstock.find_partition(queue_name, partition_name)
+    WHERE j.group_id = reader AND j.partition_id = target
     ORDER BY j.version DESC
-    LIMIT max_rows
+    LIMIT max_rows;
+END
 $$;

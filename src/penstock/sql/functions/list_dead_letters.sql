@@ -14,9 +14,15 @@ RETURNS TABLE (
     created_at timestamptz, payload bytea, key text, headers jsonb,
     reason text, attempts smallint, first_error text, last_error text, consumer text, died_at timestamptz
 )
-LANGUAGE sql STABLE SECURITY DEFINER
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+#variable_conflict use_column
+DECLARE
+    -- Looked up before and not within the query, where an empty table would keep it from being asked at all.
+    queue integer := penstock.find_queue(queue_name);
+BEGIN
+    RETURN QUERY
     SELECT
         d.dead_letter_id, g.name, coalesce(p.name, '(deleted)'), d.message_offset,
         penstock.message_id(d.partition_id, d.message_offset, d.created_at),
@@ -25,10 +31,11 @@ AS $$
     FROM penstock.dead_letters d
     JOIN penstock.consumer_groups g ON g.group_id = d.group_id
     LEFT JOIN penstock.partitions p ON p.partition_id = d.partition_id
-    WHERE d.queue_id = penstock.find_queue(queue_name)
+    WHERE d.queue_id = queue
       AND (list_dead_letters.group_name IS NULL OR g.name = list_dead_letters.group_name)
       AND (wanted_reason IS NULL OR d.reason = wanted_reason)
       AND d.dead_letter_id > after_id
     ORDER BY d.dead_letter_id
-    LIMIT max_rows
+    LIMIT max_rows;
+END
 $$;

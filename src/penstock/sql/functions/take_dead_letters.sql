@@ -9,14 +9,19 @@ CREATE OR REPLACE FUNCTION penstock.take_dead_letters(
     queue_name text, group_name text, wanted_reason text, wanted_ids bigint[], max_rows integer
 )
 RETURNS SETOF penstock.dead_letters
-LANGUAGE sql
+LANGUAGE plpgsql
 AS $$
+DECLARE
+    -- Looked up before and not within the query, where an empty table would keep it from being asked at all.
+    queue integer := penstock.find_queue(queue_name);
+BEGIN
+    RETURN QUERY
     DELETE FROM penstock.dead_letters d
     USING (
         SELECT d.dead_letter_id
         FROM penstock.dead_letters d
         JOIN penstock.consumer_groups g ON g.group_id = d.group_id
-        WHERE d.queue_id = penstock.find_queue(queue_name)
+        WHERE d.queue_id = queue
           AND (take_dead_letters.group_name IS NULL OR g.name = take_dead_letters.group_name)
           AND (wanted_reason IS NULL OR d.reason = wanted_reason)
           AND (wanted_ids IS NULL OR d.dead_letter_id = ANY (wanted_ids))
@@ -25,5 +30,6 @@ AS $$
         FOR UPDATE OF d SKIP LOCKED
     ) chosen
     WHERE d.dead_letter_id = chosen.dead_letter_id
-    RETURNING d.*
+    RETURNING d.*;
+END
 $$;
