@@ -38,14 +38,15 @@ def penstock_server() -> Iterator[str]:
     home = Path(tempfile.mkdtemp(prefix="penstock-test-"))
     # Run as root, the server is another user, who must be able to get here.
     home.chmod(0o755)
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PENSTOCK_POSTGRES_OPTIONS", _FAST)
     try:
-        with embedded.attach(home) as instance:
+        with pytest.MonkeyPatch.context() as patch:
+            # For the start of this server only: servers that a test starts by itself are none of our business.
+            patch.setenv("PENSTOCK_POSTGRES_OPTIONS", _FAST)
+            instance = embedded.attach(home)
+        with instance:
             yield instance.dsn
         embedded.stop(home, timeout=30)
     finally:
-        patch.undo()
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -1,8 +1,8 @@
 """A client process of the chaos test: pushes or consumes until it is killed, and writes down what it did.
 
 Each line of its file is one JSON array, appended with a single write: a kill leaves it whole, or not there.
-A push is written down when it has returned; a delivery before the handler begins; an acknowledgement when it has
-returned. What was under way when the process died is in none of them.
+A push is written down when it has returned; a delivery before the handler begins; that a claim is being settled,
+before; and how, after. So of a process that died it is known what it may have done, and what it cannot.
 """
 
 import json
@@ -73,6 +73,7 @@ def handle(batch: Batch, notes: Notes) -> None:
         notes.write("delivered", claim.partition, str(claim.lease_id), until, claim.start, claim.stop, offsets, texts)
     time.sleep(random.uniform(0, 0.02))
     chance = random.random()
+    settled(batch, notes, "settling", None)
     try:
         if chance < 0.05:
             failed = random.choice(batch.messages).offset if len(batch.claims) == 1 else None
@@ -90,7 +91,9 @@ def handle(batch: Batch, notes: Notes) -> None:
             batch.ack()
             settled(batch, notes, "acked", None)
     except LeaseLost:
-        settled(batch, notes, "lost", None)
+        # Of several claims, it may be another one's lease that is gone.
+        if len(batch.claims) == 1:
+            settled(batch, notes, "lost", None)
 
 
 def settled(batch: Batch, notes: Notes, how: str, failed: int | None) -> None:

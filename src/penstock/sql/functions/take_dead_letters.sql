@@ -16,8 +16,9 @@ DECLARE
     queue integer := penstock.find_queue(queue_name);
 BEGIN
     RETURN QUERY
+    -- As an array, which is made once: joined to the subquery, a plan may run it again and pass over what is deleted.
     DELETE FROM penstock.dead_letters d
-    USING (
+    WHERE d.dead_letter_id = ANY (ARRAY(
         SELECT d.dead_letter_id
         FROM penstock.dead_letters d
         JOIN penstock.consumer_groups g ON g.group_id = d.group_id
@@ -28,8 +29,7 @@ BEGIN
         ORDER BY d.dead_letter_id
         LIMIT max_rows
         FOR UPDATE OF d SKIP LOCKED
-    ) chosen
-    WHERE d.dead_letter_id = chosen.dead_letter_id
+    ))
     RETURNING d.*;
 END
 $$;
