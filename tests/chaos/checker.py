@@ -41,7 +41,7 @@ class Notes:
         self.claims: dict[str, dict[tuple[str, str, int], Claimed]] = defaultdict(dict)
         for path in sorted(folder.iterdir()):
             role = path.name.partition("-")[0]
-            for what, *rest in map(json.loads, path.read_text().splitlines()):
+            for what, *rest in map(json.loads, whole_lines(path)):
                 self._read(role, lease, what, rest)
 
     def _read(self, role: str, lease: float, what: str, rest: list[Any]) -> None:
@@ -66,6 +66,11 @@ def lost_pushes(notes: Notes, log: Log) -> Iterator[str]:
     for partition, offset, value in notes.pushed:
         if log[partition][offset : offset + 1] != [value]:
             yield f"{value} was pushed to {partition}[{offset}], which has {log[partition][offset : offset + 1]}"
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Read a record, but for the line in the middle of which its writer was killed."""
+    return path.read_text().rpartition("\n")[0].splitlines()
 
 
 def wrong_deliveries(claims: Iterable[Claimed], log: Log) -> Iterator[str]:
