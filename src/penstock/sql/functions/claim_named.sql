@@ -66,9 +66,15 @@ BEGIN
     WHERE j.state = 'r';
     DELETE FROM penstock.ready y
     WHERE y.ctid = (
-        SELECT y.ctid FROM penstock.ready y
-        WHERE y.group_id = reader AND y.priority = ANY (priorities) AND y.seq = place
-        FOR UPDATE SKIP LOCKED
+        -- Level by level: for a list of them PostgreSQL 15 may go through the whole line.
+        SELECT y.ctid
+        FROM unnest(priorities) l (level)
+        CROSS JOIN LATERAL (
+            SELECT y.ctid FROM penstock.ready y
+            WHERE y.group_id = reader AND y.priority = l.level AND y.seq = place
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED
+        ) y
     )
     RETURNING y.* INTO line;
     IF line.seq IS NULL THEN
