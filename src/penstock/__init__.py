@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from penstock.engine.calls import PartitionInfo, QueueInfo
     from penstock.engine.client import Client
     from penstock.engine.group_calls import DeadLetter, GroupInfo
-    from penstock.engine.messages import Message, PushResult, StoredMessage
+    from penstock.engine.messages import Duplicate, Message, PushResult, Scheduled, StoredMessage
+    from penstock.engine.option_calls import ScheduledInfo
     from penstock.engine.transaction import PendingPush, Transaction
 
 __version__ = "0.1.0"
@@ -39,12 +40,15 @@ _HOMES = {
     "Batch": "penstock.engine.batch",
     "Client": "penstock.engine.client",
     "DeadLetter": "penstock.engine.group_calls",
+    "Duplicate": "penstock.engine.messages",
     "GroupInfo": "penstock.engine.group_calls",
     "Message": "penstock.engine.messages",
     "PartitionInfo": "penstock.engine.calls",
     "PendingPush": "penstock.engine.transaction",
     "PushResult": "penstock.engine.messages",
     "QueueInfo": "penstock.engine.calls",
+    "Scheduled": "penstock.engine.messages",
+    "ScheduledInfo": "penstock.engine.option_calls",
     "StoredMessage": "penstock.engine.messages",
     "Transaction": "penstock.engine.transaction",
 }
@@ -56,6 +60,7 @@ __all__ = [
     "Batch",
     "Client",
     "DeadLetter",
+    "Duplicate",
     "EmbeddedError",
     "GroupInfo",
     "InvalidInput",
@@ -70,6 +75,8 @@ __all__ = [
     "PushResult",
     "QueueInfo",
     "Retryable",
+    "Scheduled",
+    "ScheduledInfo",
     "SetupError",
     "StoredMessage",
     "TimedOut",

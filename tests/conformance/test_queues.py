@@ -20,6 +20,7 @@ DEFAULTS = {
     "max_message_bytes": 1 << 20,
     "compression": "auto",
     "spread": 1,
+    "dedupe_window": 0,
 }
 
 

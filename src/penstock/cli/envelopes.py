@@ -47,6 +47,7 @@ class Letter(msgspec.Struct):
     key: str | None = None
     headers: dict[str, str] | None = None
     partition: str | None = None
+    dedupe_id: str | None = None
 
     def content(self) -> bytes:
         """Return the bytes of the value."""
@@ -101,7 +102,7 @@ def read(line: bytes) -> Message:
     """Return the message that a line stands for."""
     try:
         letter = _letters.decode(line)
-        return Message(letter.content(), letter.key, letter.headers, letter.partition)
+        return Message(letter.content(), letter.key, letter.headers, letter.partition, letter.dedupe_id)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise InvalidInput(f"it is not an envelope: {error}") from None
 

@@ -28,7 +28,7 @@ _COUNTS = ("visited", "dropped_segments", "dropped_messages", "merged_segments")
     cls=Command,
     examples=("penstock maintain --once", "penstock maintain --every 300", "penstock maintain --once --json"),
 )
-@click.option("--once", is_flag=True, help="Make one pass over all partitions and return.")
+@click.option("--once", is_flag=True, help="Make one pass over all partitions, sweep, and return.")
 @click.option(
     "--every",
     type=click.FloatRange(min=0, min_open=True),
@@ -40,16 +40,17 @@ _COUNTS = ("visited", "dropped_segments", "dropped_messages", "merged_segments")
 @json_option
 @click.pass_obj
 def maintain(given: Given, once: bool, every: float, as_json: bool) -> None:
-    """Drop what retention says, merge small segments, free expired leases.
+    """Drop what retention says, merge small segments, do what is due.
 
     Runs until Ctrl-C or SIGTERM, and then exits with 0. Any number may run at once: one works, the others wait for
     their turn. Prints for each pass when it ended, how many partitions it visited, segments and messages it dropped,
-    and segments it merged. Between the passes it frees, about once a second, what expired leases hold and what has
-    waited long enough, so that this happens also when no consumer runs.
+    and segments it merged. Between the passes it sweeps, about once a second: it frees what expired leases hold and
+    what has waited long enough, and publishes what was scheduled, so that this happens also when no consumer runs.
     """
     with ends_on_signal(), given.client() as client:
         if once:
             _show(one_pass(client), as_json)
+            sweep(client)
             return
         for done in passes(client, every):
             if done is not None:
@@ -92,7 +93,7 @@ def passes(client: "Client", every: float) -> Iterator[dict[str, Any] | None]:
 
 
 def sweep(client: "Client") -> None:
-    """Do what time brings: free expired leases, and wake what waited for a delay or a retry."""
+    """Do what time brings: free expired leases, wake what waited, publish what was scheduled."""
     for _ in range(_SWEEPS):
         done = client.sweep()
         if done is None or not done.woken + done.enrolled:

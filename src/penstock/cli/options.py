@@ -109,6 +109,29 @@ def moment(context: click.Context, option: click.Parameter, value: str | None) -
         ) from None
 
 
+def later(context: click.Context, option: click.Parameter, value: str | None) -> datetime | None:
+    """Read a time to come: ISO 8601, local if it has no zone."""
+    if value is None:
+        return None
+    try:
+        return datetime.fromisoformat(value.strip()).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{value!r} is no time; say 2026-01-31T12:00:00Z, or use --delay for so long from now"
+        ) from None
+
+
+def duration(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """Read how long: seconds, or 10m, 2h, 3d."""
+    if value is None:
+        return None
+    span = _AGO.fullmatch(value.strip())
+    try:
+        return timedelta(**{_UNITS[span[2]]: float(span[1])}).total_seconds() if span else float(value)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{value!r} is no length of time; say 90 for seconds, or 10m, 2h, 3d") from None
+
+
 def named(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """Read texts of the form name=value."""
     pairs = {}

@@ -3,12 +3,13 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, json_option, named
+from penstock.cli.options import Command, Given, duration, json_option, later, named
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _FEW = 20
         "penstock push orders hello",
         "penstock push orders '{\"id\": 1}' --key customer-7 --header trace=abc",
         "penstock push orders --format json < events.ndjson",
+        "penstock push reminders 'pay your bill' --delay 3d",
+        "penstock push orders '{\"id\": 1}' --dedupe-id order-1",
         "penstock read orders 0 --json | penstock push copy --format envelope",
     ),
 )
@@ -48,6 +51,13 @@ _FEW = 20
     help="Header of the messages; may be repeated.",
 )
 @click.option(
+    "--dedupe-id", metavar="ID", help="Store the message once within the queue's dedupe_window; for one message."
+)
+@click.option(
+    "--delay", metavar="TIME", callback=duration, help="Deliver after so many seconds, or 10m, 2h, 3d; see `scheduled`."
+)
+@click.option("--at", metavar="TIME", callback=later, help="Deliver at this time, in ISO 8601.")
+@click.option(
     "--batch",
     type=click.IntRange(min=1),
     default=1000,
@@ -65,6 +75,9 @@ def push(
     partition: str | None,
     key: str | None,
     headers: dict[str, str],
+    dedupe_id: str | None,
+    delay: float | None,
+    at: datetime | None,
     batch: int,
     as_json: bool,
 ) -> None:
@@ -74,12 +87,20 @@ def push(
     message; lines that wait longer than a second are pushed before their batch is full. A batch is pushed as a whole or
     not at all, and an error says how many messages of earlier batches are in.
 
-    An envelope is an object with `value` (any JSON), `value_text` or `value_base64`, and maybe `key`, `headers` and
-    `partition`; options come before what it says itself. Blank lines count as messages in text only.
+    An envelope is an object with `value` (any JSON), `value_text` or `value_base64`, and maybe `key`, `headers`,
+    `partition` and `dedupe_id`; options come before what it says itself. Blank lines count as messages in text only.
 
-    Prints for each partition its name, the offset of the first message, how many there are, and the id if it is one.
+    Prints for each partition its name, the offset of the first message, how many were stored, and the id if it is one.
+    Of messages that come later it prints when instead of the offset, and the id by which `penstock scheduled` cancels
+    them. Duplicates are not stored, and counted on stderr; the JSON has their number.
     """
-    make = _maker(form, partition, key, headers)
+    if dedupe_id is not None and (len(messages) != 1 or messages == ("-",)):
+        raise click.UsageError("--dedupe-id is for one message; for many, push envelopes that have a dedupe_id each")
+    if delay is not None and at is not None:
+        raise click.UsageError("--delay and --at are two ways to say when: give one")
+    from penstock.engine.messages import Message
+
+    make = _maker(form, Message(b"", key, headers, partition, dedupe_id))
     tally = Tally(queue)
     line = 0
     try:
@@ -89,7 +110,7 @@ def push(
                 made = [message for number, text in enumerate(lines, line + 1) for message in make(number, text)]
                 line += len(lines)
                 if made:
-                    tally.add(client.push_many(queue, made))
+                    tally.add(client.push_many(queue, made, delay=delay, at=at))
                     advance(len(made))
     except (Exception, KeyboardInterrupt) as error:
         if tally.count:
@@ -99,43 +120,71 @@ def push(
 
 
 class Tally:
-    """What was pushed so far, per partition."""
+    """What was pushed so far, per partition; what comes later is told push by push."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
         self._partitions: dict[str, dict[str, Any]] = {}
+        self._later: list[dict[str, Any]] = []
+        self._duplicates = 0
         self.count = 0
 
     def add(self, results: "Sequence[PushResult]") -> None:
         """Take note of a batch."""
         for result in results:
+            self.count += result.count
+            self._duplicates += len(result.duplicates)
             known = self._partitions.get(result.partition)
-            if known is None:
-                self._partitions[result.partition] = {
-                    "queue": self._queue,
-                    "partition": result.partition,
-                    "first_offset": result.first_offset,
-                    "count": result.count,
-                    "id": str(result.ids[0]) if result.count == 1 else None,
-                }
+            if result.scheduled is not None:
+                self._later.append(_scheduled(result))
+            elif known is None:
+                self._partitions[result.partition] = _stored(result)
             else:
                 known["count"] += result.count
+                known["duplicates"] += len(result.duplicates)
                 known["id"] = None
-            self.count += result.count
 
     def show(self, as_json: bool) -> None:
         """Print where the messages went."""
         for_person = output.is_terminal() and not as_json
         if for_person or not self.count:
             messages, places = output.counted(self.count, "message"), output.counted(len(self._partitions), "partition")
-            output.remark(f"pushed {messages} to {places} of {self._queue}")
-        if not for_person or len(self._partitions) <= _FEW:
-            output.show(self._partitions.values(), ("partition", "first_offset", "count", "id"), as_json)
+            if self._later:
+                output.remark(f"scheduled {messages} of {self._queue}")
+            else:
+                output.remark(f"pushed {messages} to {places} of {self._queue}")
+        if self._duplicates:
+            output.remark(f"{output.counted(self._duplicates, 'duplicate')} not stored again")
+        records = [*self._partitions.values(), *self._later]
+        if not for_person or len(records) <= _FEW:
+            start, identity = ("due_at", "scheduled_ids") if self._later else ("first_offset", "id")
+            output.show(records, ("partition", start, "count", identity), as_json)
 
 
-def _maker(
-    form: str, partition: str | None, key: str | None, headers: dict[str, str]
-) -> "Callable[[int, bytes], list[Message]]":
+def _stored(result: "PushResult") -> dict[str, Any]:
+    return {
+        "queue": result.queue,
+        "partition": result.partition,
+        "first_offset": result.first_offset,
+        "count": result.count,
+        "id": str(result.ids[0]) if result.count == 1 and not result.duplicates else None,
+        "duplicates": len(result.duplicates),
+    }
+
+
+def _scheduled(result: "PushResult") -> dict[str, Any]:
+    scheduled = result.scheduled
+    return {
+        "queue": result.queue,
+        "partition": result.partition,
+        "due_at": scheduled and scheduled.due_at,
+        "count": result.count,
+        "scheduled_ids": list(scheduled.ids) if scheduled else [],
+        "duplicates": len(result.duplicates),
+    }
+
+
+def _maker(form: str, given: "Message") -> "Callable[[int, bytes], list[Message]]":
     """Return what makes messages of a line: one, or none of a blank line that means nothing."""
     from penstock.cli import envelopes
     from penstock.engine.messages import Message
@@ -157,9 +206,10 @@ def _maker(
         return [
             Message(
                 message.value,
-                key or message.key,
-                {**(message.headers or {}), **headers} or None,
-                partition or message.partition,
+                given.key or message.key,
+                {**(message.headers or {}), **(given.headers or {})} or None,
+                given.partition or message.partition,
+                given.dedupe_id or message.dedupe_id,
             )
         ]
 

@@ -20,6 +20,7 @@ from penstock.cli import (
     pushing,
     queues,
     reading,
+    scheduling,
     schema,
     seeking,
     services,
@@ -129,7 +130,7 @@ def root(context: click.Context) -> None:
 _COMMANDS: dict[str, list[click.Command]] = {
     "Services": [services.up, services.down, doctor.doctor, services.config, services.demo],
     "Schema": [schema.migrate, schema.sql, schema.grant],
-    "Messages": [pushing.push, popping.pop, reading.read, reading.get, reading.tail],
+    "Messages": [pushing.push, popping.pop, reading.read, reading.get, reading.tail, scheduling.scheduled],
     "Queues": [
         queues.queues,
         queues.partitions,

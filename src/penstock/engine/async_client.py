@@ -10,7 +10,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from penstock import settings as settings_module
-from penstock.engine import calls, foreign, pushes
+from penstock.engine import calls, foreign, option_calls, pushes
 from penstock.engine.address import redact
 from penstock.engine.async_consumer import AsyncConsumer
 from penstock.engine.async_operating import AsyncOperator
@@ -19,6 +19,7 @@ from penstock.engine.calls import Call, Maintenance, PartitionInfo, Place, Queue
 from penstock.engine.database import AsyncDatabase
 from penstock.engine.failures import translated
 from penstock.engine.messages import Message, PushResult, StoredMessage
+from penstock.engine.option_calls import ScheduledInfo
 from penstock.engine.spreads import Spreads
 from penstock.engine.tailing import Tail
 from penstock.engine.transaction import AsyncTransaction
@@ -87,24 +88,51 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         partition: str | None = None,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        dedupe_id: str | None = None,
+        delay: float | None = None,
+        at: datetime | None = None,
     ) -> PushResult:
         """Push one message or a list of them, in one transaction, to one partition."""
-        values = pushes.plain(message_or_list)
+        due = option_calls.due(delay, at)
+        values = pushes.plain(message_or_list) if due is None and dedupe_id is None else None
         if values is not None:
             if partition is None:
                 partition = pushes.only_partition(key, await self._known_spread(queue))
             packed = pushes.pack_plain(Place(queue, partition), values, key, headers)
             return (await self._database.run(calls.push(packed)))[0]
-        messages = pushes.gather(message_or_list, partition, key, headers)
+        messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
         placed = pushes.place(queue, messages, await self._spread(queue, messages))
         pushes.only_place(placed)
-        return (await self._database.run(calls.push(pushes.pack_places(placed))))[0]
+        return (await self._database.run(pushes.call(placed, due)))[0]
 
-    async def push_many(self, queue: str, messages: Iterable[tuple[str, Any] | Message]) -> list[PushResult]:
+    async def push_many(
+        self,
+        queue: str,
+        messages: Iterable[tuple[str, Any] | Message],
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+    ) -> list[PushResult]:
         """Push (partition, message) pairs, or Messages, in one transaction; one result per partition."""
+        due = option_calls.due(delay, at)
         gathered = pushes.gather_many(messages)
         placed = pushes.place(queue, gathered, await self._spread(queue, gathered))
-        return await self._database.run(calls.push(pushes.pack_places(placed)))
+        return await self._database.run(pushes.call(placed, due))
+
+    async def scheduled(
+        self,
+        queue: str | None = None,
+        *,
+        partition: str | None = None,
+        after: ScheduledInfo | None = None,
+        limit: int = 100,
+    ) -> list[ScheduledInfo]:
+        """List what is scheduled, the one that is due first at the front."""
+        return await self._database.run(option_calls.scheduled(queue, partition, after, limit))
+
+    async def cancel(self, *ids: int) -> list[int]:
+        """Cancel what is scheduled; returns the ids for which it was in time."""
+        return await self._database.run(option_calls.cancel(ids))
 
     @asynccontextmanager
     async def transaction(self, connection: Any = None) -> AsyncIterator[AsyncTransaction]:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from penstock import settings as settings_module
-from penstock.engine import calls, foreign, pushes
+from penstock.engine import calls, foreign, option_calls, pushes
 from penstock.engine.address import redact
 from penstock.engine.batch import Run
 from penstock.engine.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
@@ -22,6 +22,7 @@ from penstock.engine.database import Database
 from penstock.engine.failures import translated
 from penstock.engine.messages import Message, PushResult, StoredMessage
 from penstock.engine.operating import Operator
+from penstock.engine.option_calls import ScheduledInfo
 from penstock.engine.spreads import Spreads
 from penstock.engine.tailing import Tail
 from penstock.engine.transaction import Transaction
@@ -90,28 +91,62 @@ class Client(Consumer, Operator):
         partition: str | None = None,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        dedupe_id: str | None = None,
+        delay: float | None = None,
+        at: datetime | None = None,
     ) -> PushResult:
         """Push one message or a list of them, in one transaction, to one partition.
 
         Queue and partition come into being on first use. When this returns, the messages are durable. A key without a
         partition picks one, the same for ever as long as the queue's `spread` stays.
+
+        With `delay` (seconds) or `at` they are kept aside, and get their offsets when they are due. With a `dedupe_id`
+        a message is stored once within the queue's `dedupe_window`. The result tells of both.
         """
-        values = pushes.plain(message_or_list)
+        due = option_calls.due(delay, at)
+        values = pushes.plain(message_or_list) if due is None and dedupe_id is None else None
         if values is not None:
             if partition is None:
                 partition = pushes.only_partition(key, self._known_spread(queue))
             packed = pushes.pack_plain(Place(queue, partition), values, key, headers)
             return self._database.run(calls.push(packed))[0]
-        messages = pushes.gather(message_or_list, partition, key, headers)
+        messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
         placed = pushes.place(queue, messages, self._spread(queue, messages))
         pushes.only_place(placed)
-        return self._database.run(calls.push(pushes.pack_places(placed)))[0]
+        return self._database.run(pushes.call(placed, due))[0]
 
-    def push_many(self, queue: str, messages: Iterable[tuple[str, Any] | Message]) -> list[PushResult]:
+    def push_many(
+        self,
+        queue: str,
+        messages: Iterable[tuple[str, Any] | Message],
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+    ) -> list[PushResult]:
         """Push (partition, message) pairs, or Messages, in one transaction; one result per partition."""
+        due = option_calls.due(delay, at)
         gathered = pushes.gather_many(messages)
         placed = pushes.place(queue, gathered, self._spread(queue, gathered))
-        return self._database.run(calls.push(pushes.pack_places(placed)))
+        return self._database.run(pushes.call(placed, due))
+
+    def scheduled(
+        self,
+        queue: str | None = None,
+        *,
+        partition: str | None = None,
+        after: ScheduledInfo | None = None,
+        limit: int = 100,
+    ) -> list[ScheduledInfo]:
+        """List what is scheduled, the one that is due first at the front; `after` is the last of the page before."""
+        return self._database.run(option_calls.scheduled(queue, partition, after, limit))
+
+    def cancel(self, *ids: int) -> list[int]:
+        """Cancel what is scheduled, by the ids of `PushResult.scheduled`; returns those for which it was in time.
+
+        What was cancelled is never delivered. For the others it was too late: they are in the log, or were cancelled
+        before.
+        """
+        return self._database.run(option_calls.cancel(ids))
 
     @contextmanager
     def transaction(self, connection: Any = None) -> Iterator[Transaction]:

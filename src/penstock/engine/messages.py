@@ -1,15 +1,15 @@
 """What goes in and what comes out: messages and the results of pushing them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from penstock.engine.ids import message_id, milliseconds
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidInput, PenstockError
 
 
 # msgspec structs, because a push or a read makes one object per message and nothing makes them faster.
@@ -17,13 +17,15 @@ class Message(msgspec.Struct, frozen=True):
     """A message to push.
 
     Bytes are stored as they are; any other value is stored as JSON. A key without a partition picks the
-    partition, so that messages of one key stay in order.
+    partition, so that messages of one key stay in order. With a `dedupe_id` it is stored once within the queue's
+    `dedupe_window`; without a partition and a key, the id picks the partition.
     """
 
     value: Any
     key: str | None = None
     headers: Mapping[str, str] | None = None
     partition: str | None = None
+    dedupe_id: str | None = None
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
@@ -54,25 +56,84 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
             ) from None
 
 
+class Scheduled(NamedTuple):
+    """Messages that are kept aside: the ids for `cancel`, and when they are due."""
+
+    ids: tuple[int, ...]
+    due_at: datetime
+
+
+class Duplicate(NamedTuple):
+    """A message that was not stored again: its position among those given, and where the original is.
+
+    An original that is itself still scheduled has a `scheduled_id`, and neither offset nor id yet.
+    """
+
+    position: int
+    offset: int | None
+    id: UUID | None
+    scheduled_id: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """Where a push went: one partition, consecutive offsets."""
+    """Where a push went: one partition, consecutive offsets.
+
+    `count` messages were stored, or are scheduled; `duplicates` tells of the others. `timestamp` is the time of the
+    messages, or, while they are scheduled, when they were taken.
+    """
 
     queue: str
     partition: str
     partition_id: int
-    first_offset: int
+    _first_offset: int | None
     count: int
     timestamp: datetime
+    scheduled: Scheduled | None = None
+    duplicates: tuple[Duplicate, ...] = ()
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first message that was stored; scheduled ones have none yet, and raise."""
+        if self._first_offset is None:
+            raise self._too_early("offsets")
+        return self._first_offset
 
     @property
     def ids(self) -> list[UUID]:
-        """The ids of the messages, in the order they were given."""
+        """The ids of the messages, in the order they were given; a duplicate's is that of the original."""
+        first = self._first_offset
+        if first is None:
+            raise self._too_early("ids")
         created_ms = milliseconds(self.timestamp)
-        return [
-            message_id(self.partition_id, offset, created_ms)
-            for offset in range(self.first_offset, self.first_offset + self.count)
-        ]
+        stored = [message_id(self.partition_id, offset, created_ms) for offset in range(first, first + self.count)]
+        for duplicate in self.duplicates:
+            if duplicate.id is None:
+                raise PenstockError(
+                    f"message {duplicate.position} is the duplicate of one that is scheduled and has no id yet"
+                )
+            stored.insert(duplicate.position, duplicate.id)
+        return stored
+
+    def part(self, start: int, stop: int) -> "PushResult":
+        """Return the result for some of the messages, by their positions."""
+        before = sum(duplicate.position < start for duplicate in self.duplicates)
+        within = tuple(
+            duplicate._replace(position=duplicate.position - start)
+            for duplicate in self.duplicates
+            if start <= duplicate.position < stop
+        )
+        first = self._first_offset
+        return replace(
+            self,
+            _first_offset=first if first is None else first + start - before,
+            count=stop - start - len(within),
+            duplicates=within,
+        )
+
+    def _too_early(self, what: str) -> PenstockError:
+        due = self.scheduled.due_at.isoformat() if self.scheduled else "later"
+        return PenstockError(f"these messages are due at {due} and get their {what} then; look at .scheduled")
 
 
 def encode(value: Any) -> bytes:

@@ -12,8 +12,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.engine.calls import Place
-from penstock.engine.messages import Message, StoredMessage, encode
+from penstock.engine import calls, option_calls
+from penstock.engine.calls import Call, Place
+from penstock.engine.messages import Message, PushResult, StoredMessage, encode
+from penstock.engine.option_calls import Due, Lot
 from penstock.engine.packing import Segment, pack, pack_values
 from penstock.errors import InvalidInput
 
@@ -23,6 +25,7 @@ def gather(
     partition: str | None = None,
     key: str | None = None,
     headers: Mapping[str, str] | None = None,
+    dedupe_id: str | None = None,
 ) -> list[Message]:
     """Return what `push` was given as messages of bytes; what a message says itself comes first.
 
@@ -31,7 +34,9 @@ def gather(
     items = given if isinstance(given, list | tuple) else [given]
     if not items:
         raise InvalidInput("an empty push: give at least one message")
-    return [_message(item, partition, key, headers) for item in items]
+    if dedupe_id is not None and len(items) > 1:
+        raise InvalidInput("a dedupe_id belongs to one message: give each its own with Message(…, dedupe_id=…)")
+    return [_message(item, partition, key, headers, dedupe_id) for item in items]
 
 
 def plain(given: Any) -> list[bytes] | None:
@@ -78,14 +83,25 @@ def place(queue: str, messages: Sequence[Message], spread: int) -> dict[Place, l
     for message in messages:
         partition = message.partition
         if partition is None:
-            partition = keyless if message.key is None else partition_for_key(message.key, spread)
+            deciding = message.dedupe_id if message.key is None else message.key
+            partition = keyless if deciding is None else partition_for_key(deciding, spread)
         placed[partition].append(message)
     return {Place(queue, partition): found for partition, found in placed.items()}
 
 
-def pack_places(placed: Mapping[Place, Sequence[Message]]) -> list[tuple[Place, Segment]]:
-    """Pack each partition's messages."""
-    return [(where, segment) for where, messages in placed.items() for segment in pack(messages)]
+def call(placed: Mapping[Place, Sequence[Message]], due: Due | None = None) -> Call[list[PushResult]]:
+    """Return the call that pushes each partition's messages; one result per partition."""
+    return call_lots({Lot(where, due): messages for where, messages in placed.items()})
+
+
+def call_lots(lots: Mapping[Lot, Sequence[Message]]) -> Call[list[PushResult]]:
+    """Return the call that pushes each lot of messages; one result per lot."""
+    packed = [(lot, segment) for lot, messages in lots.items() for segment in pack(messages)]
+    once = any(message.dedupe_id is not None for messages in lots.values() for message in messages)
+    if not once and all(lot.due is None for lot in lots):
+        return calls.push([(lot.place, segment) for lot, segment in packed])
+    ids = [message.dedupe_id for messages in lots.values() for message in messages] if once else None
+    return option_calls.push(packed, ids)
 
 
 def needs_spread(messages: Iterable[Message]) -> bool:
@@ -105,21 +121,28 @@ def only_place(placed: Mapping[Place, object]) -> None:
     """Refuse a `push` whose messages go to several partitions: its result has room for one."""
     if len(placed) > 1:
         raise InvalidInput(
-            f"the keys of these messages pick {len(placed)} partitions; use push_many, which returns a result for each"
+            f"the keys or dedupe ids of these messages pick {len(placed)} partitions; use push_many, which returns a "
+            "result for each"
         )
 
 
 def _pair(item: Any) -> Message:
     match item:
         case Message() | StoredMessage():
-            return _message(item, None, None, None)
+            return _message(item)
         case (str() as partition, message):
-            return msgspec.structs.replace(_message(message, None, None, None), partition=partition)
+            return msgspec.structs.replace(_message(message), partition=partition)
         case _:
             raise InvalidInput(f"push_many takes (partition, message) pairs or Messages, not {item!r}")
 
 
-def _message(item: Any, partition: str | None, key: str | None, headers: Mapping[str, str] | None) -> Message:
+def _message(
+    item: Any,
+    partition: str | None = None,
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    dedupe_id: str | None = None,
+) -> Message:
     match item:
         case Message():
             return Message(
@@ -127,9 +150,10 @@ def _message(item: Any, partition: str | None, key: str | None, headers: Mapping
                 key if item.key is None else item.key,
                 headers if item.headers is None else item.headers,
                 partition if item.partition is None else item.partition,
+                dedupe_id if item.dedupe_id is None else item.dedupe_id,
             )
         case StoredMessage():
             # Pushed on to another queue: its place there is its own.
-            return Message(item.value, key or item.key, headers or item.headers, partition)
+            return Message(item.value, key or item.key, headers or item.headers, partition, dedupe_id)
         case _:
-            return Message(encode(item), key, headers, partition)
+            return Message(encode(item), key, headers, partition, dedupe_id)

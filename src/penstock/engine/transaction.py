@@ -7,21 +7,24 @@ to the same partitions cannot deadlock.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Self
 
-from penstock.engine import calls, group_calls, pushes
+from penstock.engine import calls, group_calls, option_calls, pushes
 from penstock.engine.batch import AsyncBatch, AsyncRun, Batch, Run
 from penstock.engine.calls import Call, Place
 from penstock.engine.group_calls import MAX_BYTES
 from penstock.engine.messages import Message, PushResult
+from penstock.engine.option_calls import Due, Lot
 from penstock.errors import PenstockError
 
 
 class PendingPush:
     """A push that is written when its transaction's block ends."""
 
-    def __init__(self, messages: list[Message]) -> None:
+    def __init__(self, messages: list[Message], due: Due | None = None) -> None:
         self.messages = messages
+        self.due = due
         self._results: list[PushResult] | None = None
 
     @property
@@ -51,12 +54,12 @@ class Gathered:
         self._pending: list[tuple[str, PendingPush]] = []
         self._ended = False
 
-    def add(self, queue: str, messages: list[Message]) -> PendingPush:
+    def add(self, queue: str, messages: list[Message], due: Due | None) -> PendingPush:
         """Take a push."""
         if self._ended:
             raise PenstockError("this transaction's block has ended; begin a new one")
         calls.names(queue)
-        pending = PendingPush(messages)
+        pending = PendingPush(messages, due)
         self._pending.append((queue, pending))
         return pending
 
@@ -73,25 +76,30 @@ class Gathered:
         if not self._pending:
             return None
         placed = [(push, pushes.place(queue, push.messages, spreads.get(queue, 1))) for queue, push in self._pending]
-        merged: dict[Place, list[Message]] = {}
-        for _, places in placed:
+        merged: dict[Lot, list[Message]] = {}
+        for turn, (push, places) in enumerate(placed):
             for place, messages in places.items():
-                merged.setdefault(place, []).extend(messages)
-        call = calls.push(pushes.pack_places(dict(sorted(merged.items()))))
+                merged.setdefault(_lot(place, push.due, turn), []).extend(messages)
+        # All in one call, and in one order: two transactions that push to the same partitions cannot deadlock.
+        lots = dict(sorted(merged.items(), key=lambda lot: lot[0].place))
+        call = pushes.call_lots(lots)
 
         def parse(rows: Any) -> None:
-            begun = {Place(result.queue, result.partition): result for result in call.parse(rows)}
+            begun = dict(zip(lots, call.parse(rows), strict=True))
             taken = dict.fromkeys(begun, 0)
-            for push, places in placed:
+            for turn, (push, places) in enumerate(placed):
                 results = []
                 for place, messages in places.items():
-                    whole = begun[place]
-                    first = whole.first_offset + taken[place]
-                    taken[place] += len(messages)
-                    results.append(PushResult(*place, whole.partition_id, first, len(messages), whole.timestamp))
+                    lot = _lot(place, push.due, turn)
+                    results.append(begun[lot].part(taken[lot], taken[lot] + len(messages)))
+                    taken[lot] += len(messages)
                 push.settle(results)
 
         return Call(call.sql, call.parameters, parse)
+
+
+def _lot(place: Place, due: Due | None, turn: int) -> Lot:
+    return Lot(place, due, 0 if due is None else turn)
 
 
 class _Pushing:
@@ -133,13 +141,24 @@ class _Pushing:
         partition: str | None = None,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        dedupe_id: str | None = None,
+        delay: float | None = None,
+        at: datetime | None = None,
     ) -> PendingPush:
-        """Push when the block ends; the arguments are those of `Client.push`."""
-        return self.gathered.add(queue, pushes.gather(message_or_list, partition, key, headers))
+        """Push when the block ends; the arguments are those of `Client.push`. A delay counts from then."""
+        messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
+        return self.gathered.add(queue, messages, option_calls.due(delay, at))
 
-    def push_many(self, queue: str, messages: Iterable[tuple[str, Any] | Message]) -> PendingPush:
+    def push_many(
+        self,
+        queue: str,
+        messages: Iterable[tuple[str, Any] | Message],
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+    ) -> PendingPush:
         """Push to many partitions when the block ends; the arguments are those of `Client.push_many`."""
-        return self.gathered.add(queue, pushes.gather_many(messages))
+        return self.gathered.add(queue, pushes.gather_many(messages), option_calls.due(delay, at))
 
 
 class Transaction(_Pushing):

@@ -13,9 +13,10 @@ BEGIN
 END
 $$;
 
--- Producers push, and see where to.
+-- Producers push, see where to, and take back what is scheduled.
 GRANT EXECUTE ON FUNCTION
-    penstock.push, penstock.push_json, penstock.push_segment, penstock.push_segments,
+    penstock.push, penstock.push_json, penstock.push_segment, penstock.push_segments, penstock.push_with_options,
+    penstock.list_scheduled, penstock.cancel,
     penstock.queue_spread, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_producer;
 
@@ -27,7 +28,7 @@ GRANT EXECUTE ON FUNCTION
     penstock.lag, penstock.list_groups, penstock.list_claims, penstock.history,
     penstock.list_dead_letters, penstock.count_dead_letters,
     penstock.read, penstock.read_segments, penstock.get, penstock.get_segment,
-    penstock.list_queues, penstock.list_partitions, penstock.message_id, penstock.message_address, penstock.settings
+    penstock.list_queues, penstock.list_partitions, penstock.list_scheduled, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_consumer;
 -- The views call these, and a view's functions run as the reader; none of them sees a table.
 GRANT EXECUTE ON FUNCTION penstock.unpack, penstock.int32_at, penstock.time_in_runs TO penstock_consumer;

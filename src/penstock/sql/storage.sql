@@ -20,7 +20,11 @@ BEGIN
         ALTER COLUMN key_ends SET STORAGE EXTERNAL,
         ALTER COLUMN headers SET STORAGE EXTERNAL,
         ALTER COLUMN header_ends SET STORAGE EXTERNAL;
+    ALTER TABLE penstock.scheduled ALTER COLUMN body SET STORAGE EXTERNAL;
     IF lz4 THEN
+        ALTER TABLE penstock.scheduled
+            ALTER COLUMN body SET STORAGE EXTENDED,
+            ALTER COLUMN body SET COMPRESSION lz4;
         ALTER TABLE penstock.segments
             ALTER COLUMN body_compressed SET COMPRESSION lz4,
             ALTER COLUMN keys SET STORAGE EXTENDED,

@@ -14,7 +14,7 @@ from penstock.engine import group_calls
 from .steps import MODES, create_group, drain, newest, offsets, push_to_many, run, start, sweep, violations
 
 CREATE = group_calls.create_group("q", "g", "ordered", "all", {})
-LOCKS = ("ensure_partitions", "push_segment", "push_segments")
+LOCKS = ("ensure_partitions", "push_segment", "lock_partitions")
 LAST = "n999"  # of n1 to n1001 the last to be made: what the first chunk of a thousand leaves for the next
 
 

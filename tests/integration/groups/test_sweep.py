@@ -290,7 +290,7 @@ def test_without_going_on_past_them_they_do(fresh: Connections) -> None:
 
 
 def test_the_sweep_takes_no_lock_that_it_would_wait_for() -> None:
-    for function in ("sweep", "sweep_timer", "enrol_partitions"):
+    for function in ("sweep", "sweep_timer", "enrol_partitions", "publish_scheduled"):
         locks = [
             line for line in source(function).splitlines() if " UPDATE" in line and line.lstrip().startswith("FOR ")
         ]

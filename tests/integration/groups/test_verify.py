@@ -39,6 +39,15 @@ def of(partition: str, group: str = "g") -> str:
 
 SEGMENT = "partition_id = (SELECT partition_id FROM penstock.partitions WHERE name = 'ready') AND base_offset = "
 HELD = "group_id = (SELECT group_id FROM penstock.consumer_groups WHERE name = 's')"
+SCHEDULE = (
+    "INSERT INTO penstock.scheduled"
+    " (scheduled_id, queue_id, partition_id, due_at, created_at, count, bytes, body, ends)"
+    " SELECT 1, queue_id, {}, clock_timestamp(), clock_timestamp(), 1, 1, 'x', '\\x01000000' FROM penstock.queues"
+)
+REMEMBER = (
+    "INSERT INTO penstock.dedupe_ids (partition_id, dedupe_id, queue_id, seen_at, message_offset, scheduled_id)"
+    " SELECT {}, 'id', queue_id, clock_timestamp(), {}, {} FROM penstock.partitions WHERE name = 'idle'"
+)
 # What is done to the tables, and what must be found. Some damage is seen from two sides.
 DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
     ("a segment is missing", [f"DELETE FROM penstock.segments WHERE {SEGMENT} 10"], {"gaps"}),
@@ -166,6 +175,11 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
         ],
         {"ranges_out_of_order"},
     ),
+    ("what is scheduled is of no partition", [SCHEDULE.format(NOBODY)], {"orphan_schedules"}),
+    ("a dedupe id is of no partition", [REMEMBER.format(NOBODY, "0", "NULL")], {"orphan_dedupe_ids"}),
+    ("a dedupe id is of no message", [REMEMBER.format("partition_id", "30", "NULL")], {"orphan_dedupe_ids"}),
+    ("a dedupe id waits for nothing", [REMEMBER.format("partition_id", "NULL", "7")], {"orphan_dedupe_ids"}),
+    ("a dedupe id means nothing", [REMEMBER.format("partition_id", "NULL", "NULL")], {"orphan_dedupe_ids"}),
 ]
 
 

@@ -10,9 +10,9 @@ from .test_order import pushes_in_opposite_order
 
 LOCKS = {
     "push_segment": ("        FOR NO KEY UPDATE OF p;", ";"),
-    "push_segments": ("        FOR NO KEY UPDATE;", ";"),
+    "lock_partitions": ("            FOR NO KEY UPDATE;", ";"),
 }
-STATEMENTS = {"push_segment": PUSH_ONE, "push_segments": PUSH_MANY}
+STATEMENTS = {"push_segment": PUSH_ONE, "lock_partitions": PUSH_MANY}
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ def test_without_the_sorted_order_of_locks_opposite_pushes_deadlock(fresh: Conne
         sql = fresh.open(autocommit=True)
         mutate(
             sql,
-            "push_segments",
+            "lock_partitions",
             (
-                "        ORDER BY p.partition_id\n        FOR NO KEY",
-                "        ORDER BY array_position(targets, p.partition_id)\n        FOR NO KEY",
+                "            ORDER BY p.partition_id\n            FOR NO KEY",
+                "            ORDER BY array_position(targets, p.partition_id)\n            FOR NO KEY",
             ),
         )
         with pytest.raises(errors.DeadlockDetected):
@@ -103,7 +103,7 @@ def test_without_the_shared_lock_a_queue_vanishes_under_a_new_partition(fresh: C
         sql = fresh.open(autocommit=True)
         sql.execute("SELECT penstock.create_queue('q')")
         mutate(sql, "ensure_partitions", ("pg_advisory_xact_lock_shared", "coalesce"))
-        for function in ("push_segment", "push_segments"):
+        for function in ("push_segment", "lock_partitions"):
             without_any_advisory_lock(sql, function)
         pusher, remover = fresh.open(), fresh.open(autocommit=True)
         push(pusher)

@@ -1,12 +1,12 @@
 -- penstock.append_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
 --
--- Numbers segments and writes them. The caller holds the locks of all the partitions and calls this in a
--- statement of its own, so that the newest segment seen here is the newest there is. Offsets are worked out on
--- the counts alone: the payload goes from the arguments to the table and through no sort.
+-- Numbers segments and writes them. The caller has checked them (require_segments), holds the locks of all the
+-- partitions, and calls this in a statement of its own, so that the newest segment seen here is the newest there is.
+-- Offsets are worked out on the counts alone: the payload goes from the arguments to the table and through no sort.
 --
 -- Parameters: targets - a partition id per segment; the others as in push_segments.
 -- Returns: one row per segment, in the order given. Times never go back within a partition.
--- Calls: require_packed, packed_bytes, compresses, wake_partitions.
+-- Calls: packed_bytes, compresses, wake_partitions.
 -- Tables: queues, partitions (read), segments, doorbells (insert).
 CREATE OR REPLACE FUNCTION penstock.append_segments(
     targets     bigint[],
@@ -50,21 +50,6 @@ BEGIN
         ORDER BY g.base_offset DESC
         LIMIT 1
     ) newest ON true;
-
-    PERFORM penstock.require_packed(
-        p.name, (p.settings ->> 'max_message_bytes')::integer,
-        s.count, s.body, s.ends, s.keys, s.key_ends, s.headers, s.header_ends
-    )
-    FROM unnest(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
-        s (target, count, body, ends, keys, key_ends, headers, header_ends)
-    CROSS JOIN LATERAL (
-        SELECT
-            (SELECT q.name FROM penstock.queues q WHERE q.queue_id = p.queue_id),
-            (SELECT q.settings FROM penstock.queues q WHERE q.queue_id = p.queue_id)
-        FROM penstock.partitions p
-        WHERE p.partition_id = s.target
-        LIMIT 1
-    ) p;
 
     INSERT INTO penstock.segments (
         partition_id, base_offset, created_at, count, bytes,

@@ -1,12 +1,13 @@
 -- penstock.maintain(after_partition, max_partitions, min_segments)
 --
--- Looks after a chunk of partitions: drops what retention says and merges small segments. Call it again with the
+-- Looks after a chunk of partitions: drops what retention says and merges small segments, and
+-- in the end trims what pushes left behind. Call it again with the
 -- returned position until that is null; each call is one short transaction and blocks no push. One caller works
 -- at a time; another one gets no row.
 --
 -- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - how many to visit.
 -- Returns: what was done, and where to go on.
--- Calls: retain_partition, merge_segments. Tables: queues, partitions (read).
+-- Calls: retain_partition, merge_segments, trim_pushes. Tables: queues, partitions (read).
 CREATE OR REPLACE FUNCTION penstock.maintain(
     after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000, min_segments integer DEFAULT 64
 )
@@ -50,7 +51,10 @@ BEGIN
         END LOOP;
     END LOOP;
     IF visited < max_partitions THEN
-        next_partition := NULL;
+        -- The pass ends with what is not of one partition; while there may be more of that, it does not end.
+        next_partition := CASE
+            WHEN penstock.trim_pushes(10000) >= 10000 THEN coalesce(next_partition, after_partition)
+        END;
     END IF;
     RETURN NEXT;
 END

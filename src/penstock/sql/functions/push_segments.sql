@@ -13,7 +13,7 @@
 -- Parameters: parallel arrays, one entry per segment; the packing is that of the table `segments`, where null
 -- stands for no keys or no headers. The last four may be null as a whole.
 -- Returns: one row per segment, in the order given: where it went and the time its messages got.
--- Calls: ensure_partitions, append_segments. Tables: queues (read), partitions (lock), segments (insert).
+-- Calls: lock_partitions, require_segments, append_numbered. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.push_segments(
     queue_names     text[],
     partition_names text[],
@@ -35,7 +35,6 @@ SET jit = off
 AS $$
 DECLARE
     targets bigint[];
-    locked  bigint;
 BEGIN
     IF coalesce(cardinality(queue_names), 0) = 0 THEN
         RAISE EXCEPTION 'an empty push: give at least one message' USING ERRCODE = 'invalid_parameter_value';
@@ -47,64 +46,11 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM penstock.use_lock_timeout();
-    LOOP
-        targets := ARRAY(
-            SELECT p.partition_id
-            FROM unnest(queue_names, partition_names) WITH ORDINALITY w (queue_name, partition_name, position)
-            -- LIMIT: a plain join, planned for a small table, goes through all partitions of the queue for each.
-            LEFT JOIN LATERAL (
-                SELECT p.partition_id
-                FROM penstock.partitions p
-                WHERE p.queue_id = (SELECT q.queue_id FROM penstock.queues q WHERE q.name = w.queue_name)
-                  AND p.name = w.partition_name
-                LIMIT 1
-            ) p ON true
-            ORDER BY w.position
-        );
-        IF array_position(targets, NULL) IS NOT NULL THEN
-            PERFORM penstock.ensure_partitions(queue_names, partition_names);
-            CONTINUE;
-        END IF;
-        PERFORM 1 FROM penstock.partitions p
-        WHERE p.partition_id = ANY (targets)
-        ORDER BY p.partition_id
-        FOR NO KEY UPDATE;
-        GET DIAGNOSTICS locked = ROW_COUNT;
-        -- Fewer rows than partitions: one was deleted while we waited for its lock. It begins anew.
-        EXIT WHEN locked = (SELECT count(DISTINCT t) FROM unnest(targets) t);
-    END LOOP;
-
-    -- Keeps a group from coming into being until we have committed: it would not know of these messages.
-    PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)
-    FROM (
-        SELECT DISTINCT (SELECT p.queue_id FROM penstock.partitions p WHERE p.partition_id = t) AS queue_id
-        FROM unnest(targets) t
-        ORDER BY 1
-    ) q;
-
+    targets := penstock.lock_partitions(queue_names, partition_names);
+    PERFORM penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends);
     -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
-    IF current_setting('transaction_isolation') = 'read committed' THEN
-        RETURN QUERY SELECT * FROM penstock.append_segments(
-            targets, counts, bodies, ends, keys, key_ends, headers, header_ends
-        );
-        RETURN;
-    END IF;
-    -- Above READ COMMITTED there is no new snapshot; an offset that was taken meanwhile shows as a double key. Where
-    -- that key was merged away or dropped since, so was the newest segment of our snapshot, and locking it fails.
-    PERFORM 1 FROM penstock.segments s
-    WHERE (s.partition_id, s.base_offset) IN (
-        SELECT t.id, (SELECT max(g.base_offset) FROM penstock.segments g WHERE g.partition_id = t.id)
-        FROM unnest(targets) t (id)
-    )
-    FOR SHARE;
-    BEGIN
-        RETURN QUERY SELECT * FROM penstock.append_segments(
-            targets, counts, bodies, ends, keys, key_ends, headers, header_ends
-        );
-    EXCEPTION WHEN unique_violation THEN
-        RAISE EXCEPTION 'a partition was pushed to after this transaction took its snapshot'
-            USING ERRCODE = 'serialization_failure',
-                  HINT = 'Retry the whole transaction, or push under READ COMMITTED.';
-    END;
+    RETURN QUERY SELECT * FROM penstock.append_numbered(
+        targets, counts, bodies, ends, keys, key_ends, headers, header_ends
+    );
 END
 $$;

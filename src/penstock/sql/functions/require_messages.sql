@@ -1,11 +1,13 @@
--- penstock.require_messages(messages, keys, headers)
+-- penstock.require_messages(messages, keys, headers, dedupe_ids)
 --
 -- Refuses messages that push cannot take, before anything is written.
 --
 -- Parameters: as in push.
 -- Returns: nothing; raises invalid_parameter_value.
 -- Calls: nothing. Tables: none.
-CREATE OR REPLACE FUNCTION penstock.require_messages(messages bytea[], keys text[], headers jsonb[])
+CREATE OR REPLACE FUNCTION penstock.require_messages(
+    messages bytea[], keys text[], headers jsonb[], dedupe_ids text[]
+)
 RETURNS void
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $$
@@ -14,8 +16,9 @@ DECLARE
         WHEN coalesce(cardinality(messages), 0) = 0 THEN 'an empty push: give at least one message'
         WHEN array_position(messages, NULL) IS NOT NULL THEN
             format('message %s is null: a message must have a value', array_position(messages, NULL))
-        WHEN cardinality(keys) <> cardinality(messages) OR cardinality(headers) <> cardinality(messages) THEN
-            format('%s messages need as many keys and headers, or none', cardinality(messages))
+        WHEN cardinality(keys) <> cardinality(messages) OR cardinality(headers) <> cardinality(messages)
+             OR cardinality(dedupe_ids) <> cardinality(messages) THEN
+            format('%s messages need as many keys, headers and dedupe ids, or none', cardinality(messages))
         WHEN array_position(keys, '') IS NOT NULL THEN
             format('the key of message %s is empty: give it a character or leave it out', array_position(keys, ''))
         WHEN EXISTS (

@@ -43,5 +43,7 @@ AS $$
     ('compression', 'choice', '"auto"', NULL, NULL, '{auto,on,off}',
      'auto: lz4 where the server has it, else none; on: the best the server has; off: none'),
     ('spread', 'count', '1', 1, 65536, NULL,
-     'over how many partitions pushes without a partition are spread')
+     'over how many partitions pushes without a partition are spread'),
+    ('dedupe_window', 'seconds', '0', 0, 31536000, NULL,
+     'for how long a message''s dedupe_id keeps others with the same id out of its partition; 0 takes no ids')
 $$;

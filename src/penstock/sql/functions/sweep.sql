@@ -1,14 +1,14 @@
 -- penstock.sweep(max_rows)
 --
 -- Does what time brings: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
--- over, looks at parked ones once more, answers doorbells, takes up partitions for new groups, and trims the journal
+-- over, looks at parked ones once more, gives scheduled messages their offsets, answers doorbells, takes up partitions for new groups, and trims the journal
 -- behind the newest rows. Every consumer calls it now and then, in a transaction of its own; one works at a time and
 -- the others return at once. It never waits for a lock, so somebody's open transaction cannot stop the timers. With
 -- nothing due it writes nothing.
 --
 -- Parameters: max_rows - how many timers to serve.
 -- Returns: what was done, and when the next timer is due; no row when another sweep is at work.
--- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions.
+-- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions, publish_scheduled.
 -- Tables: journal, claims, doorbells (delete), partitions (lock), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep(max_rows integer DEFAULT 1000)
 RETURNS TABLE (woken integer, trimmed integer, enrolled integer, next_due timestamptz)
@@ -113,6 +113,8 @@ BEGIN
         (SELECT j.due_at FROM penstock.journal j WHERE j.due_at > now_here ORDER BY j.due_at LIMIT 1),
         (SELECT c.due_at FROM penstock.claims c WHERE c.due_at > now_here ORDER BY c.due_at LIMIT 1)
     ) INTO next_due;
+    SELECT woken + p.published, least(sweep.next_due, p.next_due) INTO woken, next_due
+    FROM penstock.publish_scheduled(max_rows) p;
     RETURN NEXT;
 END
 $$;

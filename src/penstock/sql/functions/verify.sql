@@ -103,4 +103,17 @@ AS $$
     ) w
     LEFT JOIN newest n ON n.group_id = w.group_id AND n.partition_id = w.partition_id
     WHERE w.next_lo < w.hi OR w.hi > coalesce(n.claimed_to, 0)
+    UNION ALL
+    SELECT 'orphan_schedules', count(*), 'scheduled messages of no partition' FROM penstock.scheduled s
+    WHERE NOT EXISTS (
+        SELECT 1 FROM penstock.partitions p WHERE p.partition_id = s.partition_id AND p.queue_id = s.queue_id
+    )
+    UNION ALL
+    SELECT 'orphan_dedupe_ids', count(*), 'dedupe ids of no partition, of no message, or of none that is scheduled'
+    FROM penstock.dedupe_ids k
+    LEFT JOIN spans s ON s.partition_id = k.partition_id AND s.queue_id = k.queue_id
+    WHERE s.partition_id IS NULL OR k.message_offset >= s.head_offset
+       OR (k.scheduled_id IS NULL) <> (k.message_offset IS NOT NULL)
+       OR k.scheduled_id IS NOT NULL
+       AND NOT EXISTS (SELECT 1 FROM penstock.scheduled w WHERE w.scheduled_id = k.scheduled_id)
 $$;

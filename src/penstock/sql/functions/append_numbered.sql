@@ -1,0 +1,46 @@
+-- penstock.append_numbered(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
+--
+-- append_segments for callers of every isolation level. Above READ COMMITTED there is no new snapshot once the locks are
+-- got; an offset that was taken meanwhile shows as a double key. Where that key was merged away or dropped since, so was
+-- the newest segment of our snapshot, and locking it fails.
+--
+-- Parameters: those of append_segments.
+-- Returns: as append_segments; raises serialization_failure where somebody pushed after the snapshot.
+-- Calls: append_segments. Tables: segments (lock).
+CREATE OR REPLACE FUNCTION penstock.append_numbered(
+    targets     bigint[],
+    counts      integer[],
+    bodies      bytea[],
+    ends        bytea[],
+    keys        bytea[],
+    key_ends    bytea[],
+    headers     bytea[],
+    header_ends bytea[]
+)
+RETURNS TABLE (partition_id bigint, first_offset bigint, message_count integer, created_at timestamptz)
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF current_setting('transaction_isolation') = 'read committed' THEN
+        RETURN QUERY SELECT * FROM penstock.append_segments(
+            targets, counts, bodies, ends, keys, key_ends, headers, header_ends
+        );
+        RETURN;
+    END IF;
+    PERFORM 1 FROM penstock.segments s
+    WHERE (s.partition_id, s.base_offset) IN (
+        SELECT t.id, (SELECT max(g.base_offset) FROM penstock.segments g WHERE g.partition_id = t.id)
+        FROM unnest(targets) t (id)
+    )
+    FOR SHARE;
+    BEGIN
+        RETURN QUERY SELECT * FROM penstock.append_segments(
+            targets, counts, bodies, ends, keys, key_ends, headers, header_ends
+        );
+    EXCEPTION WHEN unique_violation THEN
+        RAISE EXCEPTION 'a partition was pushed to after this transaction took its snapshot'
+            USING ERRCODE = 'serialization_failure',
+                  HINT = 'Retry the whole transaction, or push under READ COMMITTED.';
+    END;
+END
+$$;

@@ -1,0 +1,25 @@
+-- penstock.forget_pushes(targets)
+--
+-- Forgets what was scheduled for partitions, and which dedupe ids were seen there. The caller holds their locks.
+--
+-- Parameters: targets - partition ids.
+-- Returns: how many messages were scheduled.
+-- Calls: nothing. Tables: scheduled, dedupe_ids (delete), partitions (read).
+CREATE OR REPLACE FUNCTION penstock.forget_pushes(targets bigint[])
+RETURNS bigint
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    messages bigint;
+BEGIN
+    WITH gone AS (
+        DELETE FROM penstock.scheduled s
+        WHERE s.queue_id IN (SELECT p.queue_id FROM penstock.partitions p WHERE p.partition_id = ANY (targets))
+          AND s.partition_id = ANY (targets)
+        RETURNING s.count
+    )
+    SELECT coalesce(sum(g.count), 0) INTO messages FROM gone g;
+    DELETE FROM penstock.dedupe_ids k WHERE k.partition_id = ANY (targets);
+    RETURN messages;
+END
+$$;

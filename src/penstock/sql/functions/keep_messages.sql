@@ -1,0 +1,61 @@
+-- penstock.keep_messages(count, body, ends, keys, key_ends, headers, header_ends, dropped)
+--
+-- Packs a segment anew without some of its messages.
+--
+-- Parameters: a packed segment; dropped - the positions that go, from 0; null keeps it as it is.
+-- Returns: the segment, packed; of an emptied one the count is 0.
+-- Calls: int32_at, int32_pack. Tables: none.
+CREATE OR REPLACE FUNCTION penstock.keep_messages(
+    INOUT count integer, INOUT body bytea, INOUT ends bytea, INOUT keys bytea, INOUT key_ends bytea,
+    INOUT headers bytea, INOUT header_ends bytea, dropped integer[]
+)
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $$
+DECLARE
+    -- Assigned, and so fetched from storage and decompressed once.
+    all_values  bytea := body || ''::bytea;
+    all_keys    bytea := keys || ''::bytea;
+    all_headers bytea := headers || ''::bytea;
+BEGIN
+    IF dropped IS NULL THEN
+        RETURN;
+    END IF;
+    WITH message AS (
+        SELECT
+            i AS position,
+            substring(
+                all_values FROM penstock.int32_at(keep_messages.ends, i - 1) + 1
+                FOR penstock.int32_at(keep_messages.ends, i) - penstock.int32_at(keep_messages.ends, i - 1)
+            ) AS value,
+            substring(
+                all_keys FROM penstock.int32_at(keep_messages.key_ends, i - 1) + 1
+                FOR penstock.int32_at(keep_messages.key_ends, i) - penstock.int32_at(keep_messages.key_ends, i - 1)
+            ) AS key,
+            substring(
+                all_headers FROM penstock.int32_at(keep_messages.header_ends, i - 1) + 1
+                FOR penstock.int32_at(keep_messages.header_ends, i)
+                    - penstock.int32_at(keep_messages.header_ends, i - 1)
+            ) AS header
+        FROM generate_series(0, keep_messages.count - 1) i
+        WHERE i <> ALL (dropped)
+    ), ended AS (
+        SELECT
+            m.*,
+            sum(octet_length(m.value)) OVER running AS value_end,
+            sum(octet_length(m.key)) OVER running AS key_end,
+            sum(octet_length(m.header)) OVER running AS header_end
+        FROM message m
+        WINDOW running AS (ORDER BY m.position)
+    )
+    SELECT
+        count(*)::integer,
+        string_agg(e.value, '' ORDER BY e.position),
+        string_agg(penstock.int32_pack(e.value_end::integer), '' ORDER BY e.position),
+        string_agg(e.key, '' ORDER BY e.position),
+        string_agg(penstock.int32_pack(e.key_end::integer), '' ORDER BY e.position),
+        string_agg(e.header, '' ORDER BY e.position),
+        string_agg(penstock.int32_pack(e.header_end::integer), '' ORDER BY e.position)
+    INTO count, body, ends, keys, key_ends, headers, header_ends
+    FROM ended e;
+END
+$$;

@@ -1,0 +1,110 @@
+-- penstock.publish_scheduled(max_rows)
+--
+-- Gives the scheduled messages that are due their offsets: deletes their rows and appends their segments, in order of
+-- due time. Part of the sweep, so it never waits: what somebody cancels right now is passed over, and what is for a
+-- partition that somebody has locked comes next time. No lock of the queue is needed, as a push takes it: the partition was
+-- there before, so a group that is being created takes it up under the partition's lock, before us or after.
+--
+-- Parameters: max_rows - how many rows of `scheduled` to publish, about.
+-- Returns: how many were published, and when the next one is due.
+-- Calls: append_segments. Tables: scheduled (delete), partitions (lock), dedupe_ids (update).
+CREATE OR REPLACE FUNCTION penstock.publish_scheduled(max_rows integer, OUT published integer, OUT next_due timestamptz)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    -- No transaction of the sweep writes much more than this.
+    most_bytes constant bigint := 16777216;
+    now_here  timestamptz := clock_timestamp();
+    after_due timestamptz := '-infinity';
+    after_id  bigint := 0;
+    bytes     bigint := 0;
+    chunk     record;
+    locked    bigint[];
+    taken     record;
+    stored    record;
+BEGIN
+    published := 0;
+    -- In chunks, until enough was done: a chunk that is busy altogether must not hide those after it.
+    LOOP
+        SELECT
+            count(*) AS visited, array_agg(d.scheduled_id) AS ids, array_agg(DISTINCT d.partition_id) AS places,
+            (array_agg(d.due_at ORDER BY d.due_at DESC, d.scheduled_id DESC))[1] AS last_due,
+            (array_agg(d.scheduled_id ORDER BY d.due_at DESC, d.scheduled_id DESC))[1] AS last_id
+        INTO chunk
+        FROM (
+            SELECT s.*, sum(s.bytes) OVER (ORDER BY s.due_at, s.scheduled_id) - s.bytes AS before
+            FROM (
+                SELECT s.scheduled_id, s.partition_id, s.due_at, s.bytes
+                FROM penstock.scheduled s
+                WHERE (s.due_at, s.scheduled_id) > (after_due, after_id) AND s.due_at <= now_here
+                ORDER BY s.due_at, s.scheduled_id
+                LIMIT max_rows
+            ) s
+        ) d
+        WHERE d.before < most_bytes;
+        EXIT WHEN chunk.visited = 0;
+        after_due := chunk.last_due;
+        after_id := chunk.last_id;
+
+        locked := ARRAY(
+            SELECT p.partition_id FROM penstock.partitions p
+            WHERE p.partition_id = ANY (chunk.places)
+            ORDER BY p.partition_id
+            FOR NO KEY UPDATE SKIP LOCKED
+        );
+        WITH due AS MATERIALIZED (
+            SELECT s.scheduled_id FROM penstock.scheduled s
+            WHERE s.scheduled_id = ANY (chunk.ids) AND s.partition_id = ANY (locked)
+            FOR UPDATE SKIP LOCKED
+        ), gone AS (
+            DELETE FROM penstock.scheduled s
+            WHERE s.scheduled_id = ANY (ARRAY(SELECT d.scheduled_id FROM due d))
+            RETURNING s.*
+        )
+        SELECT
+            count(*) AS rows, sum(g.bytes) AS bytes,
+            array_agg(g.partition_id ORDER BY g.due_at, g.scheduled_id) AS targets,
+            array_agg(g.count ORDER BY g.due_at, g.scheduled_id) AS counts,
+            array_agg(g.body ORDER BY g.due_at, g.scheduled_id) AS bodies,
+            array_agg(g.ends ORDER BY g.due_at, g.scheduled_id) AS ends,
+            array_agg(g.keys ORDER BY g.due_at, g.scheduled_id) AS keys,
+            array_agg(g.key_ends ORDER BY g.due_at, g.scheduled_id) AS key_ends,
+            array_agg(g.headers ORDER BY g.due_at, g.scheduled_id) AS headers,
+            array_agg(g.header_ends ORDER BY g.due_at, g.scheduled_id) AS header_ends,
+            array_agg(g.scheduled_id ORDER BY g.due_at, g.scheduled_id) AS ids,
+            -- As JSON: an array of arrays would have to be square.
+            array_agg(array_to_json(g.dedupe_ids) ORDER BY g.due_at, g.scheduled_id) AS dedupe_ids,
+            array_agg(array_to_json(g.dedupe_positions) ORDER BY g.due_at, g.scheduled_id) AS dedupe_positions
+        INTO taken
+        FROM gone g;
+        IF taken.rows > 0 THEN
+            published := published + taken.rows;
+            bytes := bytes + taken.bytes;
+            -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
+            SELECT array_agg(a.first_offset ORDER BY a.nth) AS offsets, array_agg(a.created_at ORDER BY a.nth) AS times
+            INTO stored
+            FROM penstock.append_segments(
+                taken.targets, taken.counts, taken.bodies, taken.ends,
+                taken.keys, taken.key_ends, taken.headers, taken.header_ends
+            ) WITH ORDINALITY a (partition_id, first_offset, message_count, created_at, nth);
+            UPDATE penstock.dedupe_ids k
+            SET seen_at = i.created_at, message_offset = i.message_offset, scheduled_id = NULL
+            FROM (
+                SELECT
+                    u.target, u.created_at, u.scheduled_id, u.first_offset + p.position::integer AS message_offset,
+                    d.dedupe_id
+                FROM unnest(
+                    taken.targets, taken.ids, stored.offsets, stored.times, taken.dedupe_ids, taken.dedupe_positions
+                ) u (target, scheduled_id, first_offset, created_at, dedupe_ids, dedupe_positions)
+                CROSS JOIN LATERAL json_array_elements_text(u.dedupe_ids) WITH ORDINALITY d (dedupe_id, n)
+                JOIN LATERAL json_array_elements_text(u.dedupe_positions) WITH ORDINALITY p (position, n) ON p.n = d.n
+            ) i
+            WHERE k.partition_id = i.target AND k.dedupe_id = i.dedupe_id AND k.scheduled_id = i.scheduled_id;
+        END IF;
+        EXIT WHEN published >= max_rows OR bytes >= most_bytes;
+    END LOOP;
+    next_due := (
+        SELECT s.due_at FROM penstock.scheduled s WHERE s.due_at > now_here ORDER BY s.due_at LIMIT 1
+    );
+END
+$$;

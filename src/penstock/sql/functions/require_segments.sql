@@ -1,0 +1,39 @@
+-- penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
+--
+-- Refuses segments that are not packed as they say, or have a message over their queue's limit. Asked when messages
+-- are given: what was taken stays good, whatever becomes of the limit.
+--
+-- Parameters: targets - a partition id per segment; the others as in push_segments.
+-- Returns: nothing; raises what require_packed raises.
+-- Calls: require_packed. Tables: queues, partitions (read).
+CREATE OR REPLACE FUNCTION penstock.require_segments(
+    targets     bigint[],
+    counts      integer[],
+    bodies      bytea[],
+    ends        bytea[],
+    keys        bytea[],
+    key_ends    bytea[],
+    headers     bytea[],
+    header_ends bytea[]
+)
+RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM penstock.require_packed(
+        p.name, (p.settings ->> 'max_message_bytes')::integer,
+        s.count, s.body, s.ends, s.keys, s.key_ends, s.headers, s.header_ends
+    )
+    FROM unnest(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
+        s (target, count, body, ends, keys, key_ends, headers, header_ends)
+    -- LIMIT: a plain join, planned for small tables, begins with the queues and all of their partitions.
+    CROSS JOIN LATERAL (
+        SELECT
+            (SELECT q.name FROM penstock.queues q WHERE q.queue_id = p.queue_id),
+            (SELECT q.settings FROM penstock.queues q WHERE q.queue_id = p.queue_id)
+        FROM penstock.partitions p
+        WHERE p.partition_id = s.target
+        LIMIT 1
+    ) p;
+END
+$$;

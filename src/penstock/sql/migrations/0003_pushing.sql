@@ -1,0 +1,50 @@
+-- 0003_pushing: what a push may ask for beyond being stored: to come later, and to count once.
+
+-- Functions that take or return more than they did. Written anew under the same name they would stand beside the old.
+DROP FUNCTION IF EXISTS penstock.push(text, bytea[], text, text[], jsonb[]);
+DROP FUNCTION IF EXISTS penstock.require_messages(bytea[], text[], jsonb[]);
+
+-- A setting came with this: the settings of queues that are there already get its default.
+\ir ../functions/settings.sql
+UPDATE penstock.queues SET config = config;
+
+-- Messages that are kept aside until they are due: a packed segment that has no offset yet. The sweep deletes the row
+-- and appends the segment in one transaction, so it gets its offset once. Messages with a
+-- dedupe id have it in `dedupe_ids`, and their position in the segment in `dedupe_positions`.
+CREATE SEQUENCE penstock.scheduled_seq;
+CREATE TABLE penstock.scheduled (
+    scheduled_id bigint      NOT NULL,
+    queue_id     integer     NOT NULL,
+    partition_id bigint      NOT NULL,
+    due_at       timestamptz NOT NULL,
+    created_at   timestamptz NOT NULL,
+    count        integer     NOT NULL,
+    bytes        integer     NOT NULL,
+    body         bytea       NOT NULL,
+    ends         bytea       NOT NULL,
+    keys         bytea,
+    key_ends     bytea,
+    headers      bytea,
+    header_ends  bytea,
+    dedupe_ids       text[],
+    dedupe_positions integer[],
+    CONSTRAINT scheduled_pkey PRIMARY KEY (scheduled_id)
+)
+WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX scheduled_due ON penstock.scheduled (due_at, scheduled_id);
+CREATE INDEX scheduled_by_queue ON penstock.scheduled (queue_id, due_at, scheduled_id);
+
+-- The ids under which messages of a partition count once. `seen_at` is the time of the message, and the window is
+-- compared with it: a row that outlived its window means nothing. While its message is scheduled a row has no offset
+-- but `scheduled_id`, and `seen_at` is infinity: its window begins when the message gets its offset.
+CREATE TABLE penstock.dedupe_ids (
+    partition_id   bigint      NOT NULL,
+    dedupe_id      text        NOT NULL,
+    queue_id       integer     NOT NULL,
+    seen_at        timestamptz NOT NULL,
+    message_offset bigint,
+    scheduled_id   bigint,
+    CONSTRAINT dedupe_ids_pkey PRIMARY KEY (partition_id, dedupe_id)
+)
+WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX dedupe_ids_by_age ON penstock.dedupe_ids (queue_id, seen_at);

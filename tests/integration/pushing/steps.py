@@ -1,0 +1,69 @@
+"""The steps of producers who delay messages or mark them, each on a connection that the test chooses."""
+
+from datetime import timedelta
+from typing import Any
+
+from groups.steps import run, start
+from log.conftest import Connection
+from log.interleaving import Running
+
+from penstock import Message, PushResult
+from penstock.engine import calls, option_calls, pushes
+from penstock.engine.calls import Call, Place
+
+LATER = 3600.0
+
+
+def push_call(
+    *messages: Any, partition: str = "p", delay: float | None = None, dedupe_id: str | None = None
+) -> Call[list[PushResult]]:
+    """Return the call of a push to queue q."""
+    gathered = pushes.gather(list(messages), partition, None, None, dedupe_id)
+    return pushes.call({Place("q", partition): gathered}, option_calls.due(delay, None))
+
+
+def push(connection: Connection, *messages: Any, **options: Any) -> PushResult:
+    """Push, and return what came of it."""
+    return run(connection, push_call(*messages, **options))[0]
+
+
+def schedule(connection: Connection, *messages: Any, partition: str = "p", **options: Any) -> int:
+    """Push messages that come in an hour; return the id under which they wait."""
+    result = push(connection, *messages, partition=partition, delay=LATER, **options)
+    assert result.scheduled is not None
+    (scheduled_id,) = result.scheduled.ids
+    return scheduled_id
+
+
+def mark(dedupe_id: str, value: Any = None) -> Message:
+    """Return a message with a dedupe id."""
+    return Message(dedupe_id if value is None else value, dedupe_id=dedupe_id)
+
+
+def come_due(connection: Connection) -> None:
+    """Let time pass for what is scheduled."""
+    connection.execute("UPDATE penstock.scheduled SET due_at = due_at - interval '1 day'")
+
+
+def age_ids(connection: Connection, age: timedelta) -> None:
+    """Let time pass for dedupe ids."""
+    connection.execute("UPDATE penstock.dedupe_ids SET seen_at = seen_at - %s WHERE isfinite(seen_at)", (age,))
+
+
+def cancel(connection: Connection, *ids: int) -> list[int]:
+    return run(connection, option_calls.cancel(ids))
+
+
+def start_cancel(connection: Connection, *ids: int) -> Running:
+    return start(connection, option_calls.cancel(ids))
+
+
+def waiting(connection: Connection) -> list[int]:
+    """Return the ids of all that is scheduled, in the order it is due."""
+    return [each.scheduled_id for each in run(connection, option_calls.scheduled(None, None, None, 1000))]
+
+
+def values(connection: Connection, partition: str = "p") -> list[Any]:
+    """Return what is in the log of a partition."""
+    call = calls.read(Place("q", partition), 0, None, None, None, 1 << 20)
+    return [message.json() for message in calls.unpack_page(Place("q", partition), run(connection, call)).messages]
