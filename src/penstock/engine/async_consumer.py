@@ -142,7 +142,7 @@ class AsyncConsumer:
         return await self._database.run(group_calls.sweep())
 
     async def _sweep(self) -> bool:
-        return self._sweeping.did(await self.sweep())
+        return self._sweeping.did(await self._database.run(group_calls.sweep(self._sweeping.since())))
 
     async def _subscribe(self, queue: str, group: str, mode: str, subscription: str | datetime) -> None:
         """Create a group that is not just the default kind; whoever comes later takes it as it is."""

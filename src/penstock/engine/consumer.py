@@ -170,7 +170,7 @@ class Consumer:
         return self._database.run(group_calls.sweep())
 
     def _sweep(self) -> bool:
-        return self._sweeping.did(self.sweep())
+        return self._sweeping.did(self._database.run(group_calls.sweep(self._sweeping.since())))
 
     def _subscribe(self, queue: str, group: str, mode: str, subscription: str | datetime) -> None:
         """Create a group that is not just the default kind; whoever comes later takes it as it is."""

@@ -116,12 +116,13 @@ class Seek(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """What a sweep did, and when the next timer is due."""
+    """What a sweep did, when the next timer is due (if soon), where the next sweep may begin (if this one saw all)."""
 
     woken: int
     trimmed: int
     enrolled: int
     next_due: datetime | None
+    swept_to: datetime | None
 
 
 class Resync(NamedTuple):
@@ -276,9 +277,14 @@ def release(group_id: int, partition_id: int, lease_id: UUID | None, shared: boo
     )
 
 
-def sweep() -> Call[Sweep | None]:
-    """Do what time brings; None when another process is at it."""
-    return Call("SELECT * FROM penstock.sweep()", (), lambda rows: Sweep(*rows[0]) if rows else None, True)
+def sweep(since: datetime | None = None) -> Call[Sweep | None]:
+    """Do what time brings, or what it brought since then; None when another process is at it."""
+    return Call(
+        "SELECT * FROM penstock.sweep(since => coalesce(%s::timestamptz, '-infinity'))",
+        (since,),
+        lambda rows: Sweep(*rows[0]) if rows else None,
+        True,
+    )
 
 
 def create_group(

@@ -9,12 +9,14 @@ trails by half a second, and every few seconds one pop begins at the very front.
 import time
 from collections import deque
 from collections.abc import Iterable
+from datetime import datetime
 
 from penstock.engine.group_calls import Claim, Sweep
 
 _TRAIL = 0.5
 _FRONT_EVERY = 5.0
 _SWEEP_EVERY = 0.1
+_SWEEP_ALL_EVERY = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
 
@@ -47,10 +49,16 @@ class Line:
 
 
 class Sweeping:
-    """When a process sweeps: now and then while it consumes, and whenever it found nothing."""
+    """When a process sweeps: now and then while it consumes, and whenever it found nothing.
+
+    Timers that were served leave dead index entries, too, so a sweep begins where the last one of this process says,
+    and every few seconds at the very beginning.
+    """
 
     def __init__(self) -> None:
         self._next = 0.0
+        self._all_at = 0.0
+        self._swept_to: datetime | None = None
 
     def due(self) -> bool:
         """Say whether it is time, and count it as done."""
@@ -60,9 +68,20 @@ class Sweeping:
         self._next = now + _SWEEP_EVERY
         return True
 
+    def since(self) -> datetime | None:
+        """Return where the next sweep begins; None for the beginning."""
+        now = time.monotonic()
+        if now < self._all_at:
+            return self._swept_to
+        self._all_at = now + _SWEEP_ALL_EVERY
+        return None
+
     def did(self, sweep: Sweep | None) -> bool:
         """Take note of a sweep; say whether it may have brought work."""
-        return sweep is not None and sweep.woken + sweep.enrolled > 0
+        if sweep is None:
+            return False
+        self._swept_to = sweep.swept_to or self._swept_to
+        return sweep.woken + sweep.enrolled > 0
 
 
 class Waiting:

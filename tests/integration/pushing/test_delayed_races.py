@@ -22,9 +22,11 @@ def test_what_is_due_goes_to_the_log_in_order_of_due_time_and_then_of_pushing(sq
     run(sql, push_call("third", delay=30.0))
     run(sql, push_call("first", delay=10.0))
     run(sql, push_call("second, one", "second, two", delay=20.0))
-    sql.execute("UPDATE penstock.scheduled SET due_at = date_trunc('second', due_at)")
     run(sql, push_call("fourth", delay=30.0))
-    sql.execute("UPDATE penstock.scheduled SET due_at = date_trunc('second', due_at)")
+    sql.execute(
+        "UPDATE penstock.scheduled SET due_at = date_trunc('minute', due_at) + interval '1 minute'"
+        " WHERE scheduled_id IN (SELECT s.scheduled_id FROM penstock.scheduled s ORDER BY s.due_at DESC LIMIT 2)"
+    )
     come_due(sql)
     sweep(sql)
     assert values(sql) == ["first", "second, one", "second, two", "third", "fourth"]
@@ -320,7 +322,7 @@ def test_retention_counts_from_when_it_got_its_offset(sql: Connection) -> None:
 
 
 def test_the_next_timer_is_that_of_what_is_scheduled(sql: Connection) -> None:
-    schedule(sql, "x")
+    run(sql, push_call("x", delay=9.0))
     swept = sweep(sql)
     assert swept is not None
     ((due_at,),) = sql.execute("SELECT due_at FROM penstock.scheduled").fetchall()
@@ -332,6 +334,22 @@ def test_the_next_timer_is_that_of_what_is_scheduled(sql: Connection) -> None:
     assert swept is not None
     assert swept.next_due is not None
     assert swept.next_due < due_at
+
+
+def test_a_sweep_that_left_something_does_not_say_that_the_next_may_begin_after_it(
+    connections: Connections, sql: Connection
+) -> None:
+    schedule(sql, "x")
+    come_due(sql)
+    holder = connections.open()
+    holder.execute("SELECT 1 FROM penstock.partitions FOR NO KEY UPDATE")
+    first = sweep(sql)
+    holder.rollback()
+    second = sweep(sql)
+    assert first is not None
+    assert second is not None
+    assert (first.woken, first.swept_to, second.woken) == (0, None, 1)
+    assert second.swept_to is not None
 
 
 def test_a_sweep_with_nothing_due_writes_nothing(sql: Connection) -> None:

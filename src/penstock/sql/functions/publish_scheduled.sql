@@ -1,21 +1,25 @@
--- penstock.publish_scheduled(max_rows)
+-- penstock.publish_scheduled(max_rows, since, soon)
 --
 -- Gives the scheduled messages that are due their offsets: deletes their rows and appends their segments, in order of
 -- due time. Part of the sweep, so it never waits: what somebody cancels right now is passed over, and what is for a
 -- partition that somebody has locked comes next time. No lock of the queue is needed, as a push takes it: the partition was
 -- there before, so a group that is being created takes it up under the partition's lock, before us or after.
 --
--- Parameters: max_rows - how many rows of `scheduled` to publish, about.
--- Returns: how many were published, and when the next one is due.
+-- Parameters: max_rows - how many rows of `scheduled` to publish, about; since - those due before are left alone, as in
+-- the sweep; soon - no later due time is looked for.
+-- Returns: how many were published, whether that was all, and when the next one is due.
 -- Calls: append_segments. Tables: scheduled (delete), partitions (lock), dedupe_ids (update).
-CREATE OR REPLACE FUNCTION penstock.publish_scheduled(max_rows integer, OUT published integer, OUT next_due timestamptz)
+CREATE OR REPLACE FUNCTION penstock.publish_scheduled(
+    max_rows integer, since timestamptz, soon timestamptz,
+    OUT published integer, OUT complete boolean, OUT next_due timestamptz
+)
 LANGUAGE plpgsql
 AS $$
 DECLARE
     -- No transaction of the sweep writes much more than this.
     most_bytes constant bigint := 16777216;
     now_here  timestamptz := clock_timestamp();
-    after_due timestamptz := '-infinity';
+    after_due timestamptz := since;
     after_id  bigint := 0;
     bytes     bigint := 0;
     chunk     record;
@@ -24,6 +28,7 @@ DECLARE
     stored    record;
 BEGIN
     published := 0;
+    complete := true;
     -- In chunks, until enough was done: a chunk that is busy altogether must not hide those after it.
     LOOP
         SELECT
@@ -77,6 +82,7 @@ BEGIN
             array_agg(array_to_json(g.dedupe_positions) ORDER BY g.due_at, g.scheduled_id) AS dedupe_positions
         INTO taken
         FROM gone g;
+        complete := complete AND taken.rows = chunk.visited;
         IF taken.rows > 0 THEN
             published := published + taken.rows;
             bytes := bytes + taken.bytes;
@@ -101,10 +107,13 @@ BEGIN
             ) i
             WHERE k.partition_id = i.target AND k.dedupe_id = i.dedupe_id AND k.scheduled_id = i.scheduled_id;
         END IF;
-        EXIT WHEN published >= max_rows OR bytes >= most_bytes;
+        IF published >= max_rows OR bytes >= most_bytes THEN
+            complete := false;
+            EXIT;
+        END IF;
     END LOOP;
     next_due := (
-        SELECT s.due_at FROM penstock.scheduled s WHERE s.due_at > now_here ORDER BY s.due_at LIMIT 1
+        SELECT s.due_at FROM penstock.scheduled s WHERE s.due_at > now_here AND s.due_at < soon ORDER BY s.due_at LIMIT 1
     );
 END
 $$;

@@ -89,7 +89,11 @@ BEGIN
     PERFORM penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends);
     now_here := clock_timestamp();
     dues := ARRAY(
-        SELECT coalesce(d.due_at, now_here + make_interval(secs => d.delay))
+        -- Not in the past: whoever sweeps often begins where the last sweep ended.
+        SELECT CASE
+            WHEN d.delay IS NOT NULL THEN now_here + make_interval(secs => d.delay)
+            WHEN d.due_at IS NOT NULL THEN greatest(d.due_at, now_here)
+        END
         FROM unnest(counts, delays, due_ats) WITH ORDINALITY d (count, delay, due_at, segment)
         ORDER BY d.segment
     );
