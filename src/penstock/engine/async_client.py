@@ -20,6 +20,7 @@ from penstock.engine.database import AsyncDatabase
 from penstock.engine.failures import translated
 from penstock.engine.messages import Message, PushResult, StoredMessage
 from penstock.engine.option_calls import ScheduledInfo
+from penstock.engine.producers import Producer
 from penstock.engine.spreads import Spreads
 from penstock.engine.tailing import Tail
 from penstock.engine.transaction import AsyncTransaction
@@ -49,6 +50,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         )
         self._database = AsyncDatabase(self.settings)
         self._spreads = Spreads()
+        self._producer = Producer()
 
     @property
     def dsn(self) -> str:
@@ -99,11 +101,11 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
             if partition is None:
                 partition = pushes.only_partition(key, await self._known_spread(queue))
             packed = pushes.pack_plain(Place(queue, partition), values, key, headers)
-            return (await self._database.run(calls.push(packed)))[0]
+            return (await self._database.run(calls.push(packed, self._producer.stamp())))[0]
         messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
         placed = pushes.place(queue, messages, await self._spread(queue, messages))
         pushes.only_place(placed)
-        return (await self._database.run(pushes.call(placed, due)))[0]
+        return (await self._database.run(pushes.call(placed, due, self._producer.stamp())))[0]
 
     async def push_many(
         self,
@@ -117,7 +119,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         due = option_calls.due(delay, at)
         gathered = pushes.gather_many(messages)
         placed = pushes.place(queue, gathered, await self._spread(queue, gathered))
-        return await self._database.run(pushes.call(placed, due))
+        return await self._database.run(pushes.call(placed, due, self._producer.stamp()))
 
     async def scheduled(
         self,

@@ -16,11 +16,18 @@ import msgspec
 from penstock.engine.ids import address
 from penstock.engine.messages import PushResult, StoredMessage
 from penstock.engine.packing import Segment, Slice, unpack
+from penstock.engine.producers import Stamp
 from penstock.errors import InvalidInput, NotFound
 
 T = TypeVar("T")
 Row = Sequence[Any]
 PAGE_BYTES = 8 << 20
+# The commonest push has no keys and no headers, and says nothing of them.
+_PUSH_PLAIN = "SELECT * FROM penstock.push_segment(%s::text, %s::text, %s::integer, %s::bytea, %s::bytea)"
+_PUSH_PLAIN_STAMPED = (
+    "SELECT * FROM penstock.push_segment(%s::text, %s::text, %s::integer, %s::bytea, %s::bytea, "
+    "producer => %s::uuid, sequence => %s::bigint)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +35,15 @@ class Call(Generic[T]):
     """One statement for the database.
 
     `repeatable` says that running it twice does no harm, so that a client may try again when the connection
-    broke and nobody knows whether it ran.
+    broke and nobody knows whether it ran. A call that is `stamped` takes effect once, however often it is run; it is
+    tried again also when it timed out.
     """
 
     sql: str
     parameters: tuple[Any, ...]
     parse: Callable[[Sequence[Row]], T]
     repeatable: bool = False
+    stamped: bool = False
 
 
 class Place(NamedTuple):
@@ -153,8 +162,11 @@ class Paging:
         return Slices(page.partition_id, kept, self._next)
 
 
-def push(segments: Sequence[tuple[Place, Segment]]) -> Call[list[PushResult]]:
-    """Push packed segments; one result per partition, in the order of first appearance."""
+def push(segments: Sequence[tuple[Place, Segment]], stamp: Stamp | None = None) -> Call[list[PushResult]]:
+    """Push packed segments; one result per partition, in the order of first appearance.
+
+    With a stamp it may be run again: what was stored under it before is not stored again.
+    """
     for place, _ in segments:
         names(*place)
 
@@ -167,30 +179,38 @@ def push(segments: Sequence[tuple[Place, Segment]]) -> Call[list[PushResult]]:
             results[place] = PushResult(*place, partition_id, first, count, created_at.astimezone(UTC))
         return list(results.values())
 
+    stamped = stamp is not None
     if len(segments) == 1:
         place, one = segments[0]
         if one.keys is None and one.headers is None:
             return Call(
-                "SELECT * FROM penstock.push_segment(%s::text, %s::text, %s::integer, %s::bytea, %s::bytea)",
-                (*place, one.count, one.body, one.ends),
+                _PUSH_PLAIN_STAMPED if stamped else _PUSH_PLAIN,
+                (*place, one.count, one.body, one.ends, *(stamp or ())),
                 parse,
+                stamped,
+                stamped,
             )
         return Call(
             "SELECT * FROM penstock.push_segment(%s::text, %s::text, %s::integer, %s::bytea, %s::bytea, "
-            "%s::bytea, %s::bytea, %s::bytea, %s::bytea)",
-            (*place, *segment_columns(one)),
+            "%s::bytea, %s::bytea, %s::bytea, %s::bytea, %s::uuid, %s::bigint)",
+            (*place, *segment_columns(one), *(stamp or (None, None))),
             parse,
+            stamped,
+            stamped,
         )
     columns = zip(*(segment_columns(segment) for _, segment in segments), strict=True)
     return Call(
         "SELECT * FROM penstock.push_segments(%s::text[], %s::text[], %s::integer[], %s::bytea[], %s::bytea[], "
-        "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[])",
+        "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[], %s::uuid, %s::bigint)",
         (
             [place.queue for place, _ in segments],
             [place.partition for place, _ in segments],
             *map(list, columns),
+            *(stamp or (None, None)),
         ),
         parse,
+        stamped,
+        stamped,
     )
 
 

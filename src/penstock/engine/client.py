@@ -23,6 +23,7 @@ from penstock.engine.failures import translated
 from penstock.engine.messages import Message, PushResult, StoredMessage
 from penstock.engine.operating import Operator
 from penstock.engine.option_calls import ScheduledInfo
+from penstock.engine.producers import Producer
 from penstock.engine.spreads import Spreads
 from penstock.engine.tailing import Tail
 from penstock.engine.transaction import Transaction
@@ -57,6 +58,7 @@ class Client(Consumer, Operator):
         )
         self._database = Database(self.settings)
         self._spreads = Spreads()
+        self._producer = Producer()
 
     @property
     def dsn(self) -> str:
@@ -109,11 +111,11 @@ class Client(Consumer, Operator):
             if partition is None:
                 partition = pushes.only_partition(key, self._known_spread(queue))
             packed = pushes.pack_plain(Place(queue, partition), values, key, headers)
-            return self._database.run(calls.push(packed))[0]
+            return self._database.run(calls.push(packed, self._producer.stamp()))[0]
         messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
         placed = pushes.place(queue, messages, self._spread(queue, messages))
         pushes.only_place(placed)
-        return self._database.run(pushes.call(placed, due))[0]
+        return self._database.run(pushes.call(placed, due, self._producer.stamp()))[0]
 
     def push_many(
         self,
@@ -127,7 +129,7 @@ class Client(Consumer, Operator):
         due = option_calls.due(delay, at)
         gathered = pushes.gather_many(messages)
         placed = pushes.place(queue, gathered, self._spread(queue, gathered))
-        return self._database.run(pushes.call(placed, due))
+        return self._database.run(pushes.call(placed, due, self._producer.stamp()))
 
     def scheduled(
         self,

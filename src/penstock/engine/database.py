@@ -22,8 +22,8 @@ from penstock.engine.address import Address, open_address
 from penstock.engine.calls import Call
 from penstock.engine.deadlines import AsyncWatch, Watchdog, timed_out
 from penstock.engine.failures import translate
-from penstock.engine.retries import pauses
-from penstock.errors import PenstockError, TimedOut, Unavailable
+from penstock.engine.retries import Attempts
+from penstock.errors import PenstockError, Retryable, Unavailable
 from penstock.settings import Settings
 
 T = TypeVar("T")
@@ -43,19 +43,20 @@ class Database:
 
     def run(self, call: Call[T]) -> T:
         """Run one call in a transaction of its own."""
-        waits = pauses(self.settings.timeout)
+        began = time.monotonic()
+        attempts: Attempts | None = None
         while True:
+            sent = False
             try:
                 pool, connection = self._take()
+                sent = True
                 try:
                     return call.parse(self.execute(connection, call))
                 finally:
                     _give_back(pool, connection)
-            except Unavailable as error:
-                pause = next(waits, None)
-                if isinstance(error, TimedOut) or not call.repeatable or pause is None:
-                    raise
-                time.sleep(pause)
+            except (Unavailable, Retryable) as error:
+                attempts = attempts or Attempts(began, self.settings.timeout, call.repeatable, call.stamped)
+                time.sleep(attempts.pause(error, sent))
 
     def execute(self, connection: psycopg.Connection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
@@ -173,16 +174,17 @@ class AsyncDatabase:
 
     async def run(self, call: Call[T]) -> T:
         """Run one call in a transaction of its own."""
-        waits = pauses(self.settings.timeout)
+        began = time.monotonic()
+        attempts: Attempts | None = None
         while True:
+            sent = False
             try:
                 async with self.connection() as connection:
+                    sent = True
                     return call.parse(await self.execute(connection, call))
-            except Unavailable as error:
-                pause = next(waits, None)
-                if isinstance(error, TimedOut) or not call.repeatable or pause is None:
-                    raise
-                await asyncio.sleep(pause)
+            except (Unavailable, Retryable) as error:
+                attempts = attempts or Attempts(began, self.settings.timeout, call.repeatable, call.stamped)
+                await asyncio.sleep(attempts.pause(error, sent))
 
     async def execute(self, connection: psycopg.AsyncConnection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""

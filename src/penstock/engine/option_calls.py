@@ -16,6 +16,7 @@ from penstock.engine.calls import Call, Place, Row, names, segment_columns, whol
 from penstock.engine.ids import message_id, milliseconds
 from penstock.engine.messages import Duplicate, PushResult, Scheduled
 from penstock.engine.packing import Segment
+from penstock.engine.producers import Stamp
 from penstock.errors import InvalidInput
 
 _LONGEST = 3_155_760_000
@@ -70,7 +71,9 @@ def due(delay: float | None, at: datetime | None) -> Due | None:
     return Due(delay, at)
 
 
-def push(segments: Sequence[tuple[Lot, Segment]], dedupe_ids: Sequence[str | None] | None) -> Call[list[PushResult]]:
+def push(
+    segments: Sequence[tuple[Lot, Segment]], dedupe_ids: Sequence[str | None] | None, stamp: Stamp | None = None
+) -> Call[list[PushResult]]:
     """Push packed segments; one result per lot, in the order of first appearance."""
     for lot, _ in segments:
         names(*lot.place)
@@ -87,7 +90,8 @@ def push(segments: Sequence[tuple[Lot, Segment]], dedupe_ids: Sequence[str | Non
     dues = [lot.due or Due(None, None) for lot, _ in segments]
     return Call(
         "SELECT * FROM penstock.push_with_options(%s::text[], %s::text[], %s::integer[], %s::bytea[], %s::bytea[], "
-        "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[], %s::float8[], %s::timestamptz[], %s::text[])",
+        "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[], %s::float8[], %s::timestamptz[], %s::text[], "
+        "%s::uuid, %s::bigint)",
         (
             [lot.place.queue for lot, _ in segments],
             [lot.place.partition for lot, _ in segments],
@@ -95,8 +99,11 @@ def push(segments: Sequence[tuple[Lot, Segment]], dedupe_ids: Sequence[str | Non
             [None if due.delay is None else float(due.delay) for due in dues],
             [due.at for due in dues],
             None if dedupe_ids is None else list(dedupe_ids),
+            *(stamp or (None, None)),
         ),
         parse,
+        stamp is not None,
+        stamp is not None,
     )
 
 

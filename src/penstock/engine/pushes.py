@@ -17,6 +17,7 @@ from penstock.engine.calls import Call, Place
 from penstock.engine.messages import Message, PushResult, StoredMessage, encode
 from penstock.engine.option_calls import Due, Lot
 from penstock.engine.packing import Segment, pack, pack_values
+from penstock.engine.producers import Stamp
 from penstock.errors import InvalidInput
 
 
@@ -89,19 +90,21 @@ def place(queue: str, messages: Sequence[Message], spread: int) -> dict[Place, l
     return {Place(queue, partition): found for partition, found in placed.items()}
 
 
-def call(placed: Mapping[Place, Sequence[Message]], due: Due | None = None) -> Call[list[PushResult]]:
+def call(
+    placed: Mapping[Place, Sequence[Message]], due: Due | None = None, stamp: Stamp | None = None
+) -> Call[list[PushResult]]:
     """Return the call that pushes each partition's messages; one result per partition."""
-    return call_lots({Lot(where, due): messages for where, messages in placed.items()})
+    return call_lots({Lot(where, due): messages for where, messages in placed.items()}, stamp)
 
 
-def call_lots(lots: Mapping[Lot, Sequence[Message]]) -> Call[list[PushResult]]:
+def call_lots(lots: Mapping[Lot, Sequence[Message]], stamp: Stamp | None = None) -> Call[list[PushResult]]:
     """Return the call that pushes each lot of messages; one result per lot."""
     packed = [(lot, segment) for lot, messages in lots.items() for segment in pack(messages)]
     once = any(message.dedupe_id is not None for messages in lots.values() for message in messages)
     if not once and all(lot.due is None for lot in lots):
-        return calls.push([(lot.place, segment) for lot, segment in packed])
+        return calls.push([(lot.place, segment) for lot, segment in packed], stamp)
     ids = [message.dedupe_id for messages in lots.values() for message in messages] if once else None
-    return option_calls.push(packed, ids)
+    return option_calls.push(packed, ids, stamp)
 
 
 def needs_spread(messages: Iterable[Message]) -> bool:

@@ -194,18 +194,35 @@ class Killer(threading.Thread):
             pass
 
 
-def test_a_push_whose_connection_breaks_says_that_its_outcome_is_unknown(
+def test_a_push_whose_connection_breaks_is_tried_again(
     client: Client, connections: Connections, sql: Connection
 ) -> None:
     push(sql, "0")
     holder = connections.open()
     push(holder, "0")
-    Killer(connections.open(autocommit=True))
-    with pytest.raises(Unavailable) as caught:
-        client.push("q", 1, partition="0")
-    assert not isinstance(caught.value, TimedOut)
-    holder.rollback()
+    killer = Killer(connections.open(autocommit=True))
+
+    def release() -> None:
+        killer.join()
+        holder.rollback()
+
+    threading.Thread(target=release, daemon=True).start()
     assert client.push("q", 1, partition="0").first_offset == 1
+    assert not killer.is_alive()
+    assert [message.offset for message in client.read("q", "0")] == [0, 1]
+
+
+def test_a_pop_whose_connection_breaks_says_that_its_outcome_is_unknown(
+    client: Client, connections: Connections, sql: Connection
+) -> None:
+    push(sql, "0")
+    holder = connections.open()
+    holder.execute("LOCK TABLE penstock.ready IN ACCESS EXCLUSIVE MODE")
+    killer = Killer(connections.open(autocommit=True))
+    with pytest.raises(Unavailable) as caught:
+        client.pop("q", "g")
+    assert not isinstance(caught.value, TimedOut)
+    killer.join()
 
 
 def test_a_read_whose_connection_breaks_is_tried_again(

@@ -1,11 +1,13 @@
--- penstock.push_segment(queue_name, partition_name, count, body, ends, keys, key_ends, headers, header_ends)
+-- penstock.push_segment(queue_name, partition_name, count, body, ends, keys, key_ends, headers, header_ends, producer,
+--                       sequence)
 --
 -- Appends one packed segment to one partition: push_segments for the commonest push, at a fraction of its cost.
 --
--- Parameters: one entry of those of push_segments.
+-- Parameters: one entry of those of push_segments; producer and sequence as there.
 -- Returns: where the segment went and the time its messages got.
--- Calls: ensure_partitions, require_packed, compresses, offset_limit, refuse_full, wake_partitions, push_segments (for callers above READ
--- COMMITTED). Tables: queues, consumer_groups (read), partitions (lock), segments (insert).
+-- Calls: ensure_partitions, require_packed, compresses, pushed_before, offset_limit, refuse_full, wake_partitions,
+-- push_segments (for callers above READ COMMITTED). Tables: queues, consumer_groups (read), partitions (lock), segments,
+-- producers (insert).
 CREATE OR REPLACE FUNCTION penstock.push_segment(
     queue_name     text,
     partition_name text,
@@ -15,7 +17,9 @@ CREATE OR REPLACE FUNCTION penstock.push_segment(
     keys           bytea DEFAULT NULL,
     key_ends       bytea DEFAULT NULL,
     headers        bytea DEFAULT NULL,
-    header_ends    bytea DEFAULT NULL
+    header_ends    bytea DEFAULT NULL,
+    producer       uuid DEFAULT NULL,
+    sequence       bigint DEFAULT NULL
 )
 RETURNS TABLE (partition_id bigint, first_offset bigint, message_count integer, created_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -33,7 +37,7 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN QUERY SELECT * FROM penstock.push_segments(
             ARRAY[queue_name], ARRAY[partition_name], ARRAY[count], ARRAY[body], ARRAY[ends],
-            ARRAY[keys], ARRAY[key_ends], ARRAY[headers], ARRAY[header_ends]
+            ARRAY[keys], ARRAY[key_ends], ARRAY[headers], ARRAY[header_ends], producer, sequence
         );
         RETURN;
     END IF;
@@ -87,10 +91,25 @@ BEGIN
         ORDER BY g.base_offset DESC
         LIMIT 1
     ) newest ON true
+    -- Asked here, under the lock: whoever pushed this before has committed, or will never.
+    WHERE producer IS NULL OR NOT EXISTS (
+        SELECT 1 FROM penstock.producers d WHERE d.producer = push_segment.producer AND d.sequence = push_segment.sequence
+    )
     RETURNING
         s.base_offset, s.created_at,
         EXISTS (SELECT 1 FROM penstock.consumer_groups g WHERE g.queue_id = target.queue_id)
     INTO first_offset, created_at, consumed;
+    IF producer IS NOT NULL THEN
+        IF NOT FOUND THEN
+            RETURN QUERY SELECT * FROM penstock.pushed_before(producer, sequence);
+            RETURN;
+        END IF;
+        INSERT INTO penstock.producers (producer, sequence, pushed_at, partition_ids, first_offsets, counts, times)
+        VALUES (
+            producer, sequence, created_at,
+            ARRAY[target.partition_id], ARRAY[first_offset], ARRAY[count], ARRAY[created_at]
+        );
+    END IF;
     IF first_offset + count > penstock.offset_limit() THEN
         PERFORM penstock.refuse_full(partition_name);
     END IF;

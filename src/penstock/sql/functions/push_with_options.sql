@@ -1,5 +1,5 @@
 -- penstock.push_with_options(queue_names, partition_names, counts, bodies, ends, keys, key_ends, headers, header_ends,
---                            delays, due_ats, dedupe_ids)
+--                            delays, due_ats, dedupe_ids, producer, sequence)
 --
 -- push_segments for messages that come later or that count once. A segment with a delay or a due time is kept aside,
 -- and gets its offset when it is due. A message whose dedupe id was seen in its partition within the queue's
@@ -10,12 +10,13 @@
 -- hold up the pushes of others to its partition.
 --
 -- Parameters: those of push_segments; delays - seconds per segment, and due_ats - a time per segment: at most one of
--- both, null for none; dedupe_ids - an entry per message of all segments, one segment after the other, null for none.
+-- both, null for none; dedupe_ids - an entry per message of all segments, one segment after the other, null for none;
+-- producer and sequence as in push_segments.
 -- Returns: one row per segment, in the order given: what was stored and where, or under which id it is scheduled and
 -- until when; of each duplicate its position in the segment, from 0, and the original's offset and time, or the id
 -- under which that one is still scheduled.
 -- Calls: use_lock_timeout, lock_partitions, require_segments, require_dedupe_ids, keep_messages, append_numbered,
--- packed_bytes, partition_span. Tables: queues, partitions (read), scheduled, dedupe_ids (insert).
+-- packed_bytes, partition_span, read_answer. Tables: queues, partitions (read), scheduled, dedupe_ids, producers (insert).
 CREATE OR REPLACE FUNCTION penstock.push_with_options(
     queue_names     text[],
     partition_names text[],
@@ -28,7 +29,9 @@ CREATE OR REPLACE FUNCTION penstock.push_with_options(
     header_ends     bytea[]       DEFAULT NULL,
     delays          float8[]      DEFAULT NULL,
     due_ats         timestamptz[] DEFAULT NULL,
-    dedupe_ids      text[]        DEFAULT NULL
+    dedupe_ids      text[]        DEFAULT NULL,
+    producer        uuid          DEFAULT NULL,
+    sequence        bigint        DEFAULT NULL
 )
 RETURNS TABLE (
     partition_id bigint, first_offset bigint, message_count integer, created_at timestamptz,
@@ -63,6 +66,7 @@ DECLARE
     dues         timestamptz[];
     now_due      record;
     stored       record;
+    answer       jsonb;
 BEGIN
     IF coalesce(cardinality(queue_names), 0) = 0 THEN
         RAISE EXCEPTION 'an empty push: give at least one message' USING ERRCODE = 'invalid_parameter_value';
@@ -83,9 +87,18 @@ BEGIN
     );
     targets := penstock.lock_partitions(
         queue_names, partition_names,
-        -- What is in no log yet needs no lock of its own, unless its dedupe ids have to be looked at.
-        CASE WHEN dedupe_ids IS NULL THEN ARRAY(SELECT NOT l FROM unnest(later) WITH ORDINALITY u (l, n) ORDER BY n) END
+        -- What is in no log yet needs no lock of its own, unless what came before has to be looked at.
+        CASE WHEN dedupe_ids IS NULL AND producer IS NULL THEN ARRAY(SELECT NOT l FROM unnest(later) WITH ORDINALITY u (l, n) ORDER BY n) END
     );
+    IF producer IS NOT NULL THEN
+        -- A new statement, hence a new snapshot: under the locks it sees this push, if it came before.
+        SELECT d.answer INTO answer FROM penstock.producers d
+        WHERE d.producer = push_with_options.producer AND d.sequence = push_with_options.sequence;
+        IF FOUND THEN
+            RETURN QUERY SELECT * FROM penstock.read_answer(answer);
+            RETURN;
+        END IF;
+    END IF;
     PERFORM penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends);
     now_here := clock_timestamp();
     dues := ARRAY(
@@ -230,15 +243,18 @@ BEGIN
         SET seen_at = EXCLUDED.seen_at, message_offset = EXCLUDED.message_offset, scheduled_id = EXCLUDED.scheduled_id;
     END IF;
 
-    RETURN QUERY
-    SELECT
-        s.target,
+    SELECT jsonb_agg(jsonb_build_object(
+        'partition_id', s.target,
         -- Of what was repeated altogether, where the next message would go.
-        CASE WHEN s.later THEN NULL WHEN s.count > 0 THEN s.first_offset ELSE (
+        'first_offset', CASE WHEN s.later THEN NULL WHEN s.count > 0 THEN s.first_offset ELSE (
             SELECT p.head_offset FROM penstock.partition_span(s.target) p
         ) END,
-        s.count, s.created_at, s.scheduled_id, CASE WHEN s.later THEN s.due_at END,
-        d.positions, d.offsets, d.times, d.scheduled_ids
+        'message_count', s.count, 'created_at', s.created_at,
+        'scheduled_id', s.scheduled_id, 'due_at', CASE WHEN s.later THEN s.due_at END,
+        'duplicate_positions', d.positions, 'duplicate_offsets', d.offsets,
+        'duplicate_times', d.times, 'duplicate_scheduled_ids', d.scheduled_ids
+    ) ORDER BY s.segment)
+    INTO answer
     FROM unnest(targets, later, counts, offsets, times, schedule_ids, dues) WITH ORDINALITY
         s (target, later, count, first_offset, created_at, scheduled_id, due_at, segment)
     LEFT JOIN (
@@ -252,7 +268,11 @@ BEGIN
         JOIN penstock.dedupe_ids k ON k.partition_id = i.target AND k.dedupe_id = i.dedupe_id
         WHERE NOT i.fresh
         GROUP BY i.segment
-    ) d ON d.segment = s.segment
-    ORDER BY s.segment;
+    ) d ON d.segment = s.segment;
+    IF producer IS NOT NULL THEN
+        INSERT INTO penstock.producers (producer, sequence, pushed_at, answer)
+        VALUES (push_with_options.producer, push_with_options.sequence, now_here, answer);
+    END IF;
+    RETURN QUERY SELECT * FROM penstock.read_answer(answer);
 END
 $$;

@@ -1,13 +1,14 @@
 -- penstock.trim_pushes(max_rows)
 --
--- Deletes what pushes left behind and nobody needs any more: dedupe ids that have outlived their window.
+-- Deletes what pushes left behind and nobody needs any more: dedupe ids that have outlived their window, and answers
+-- to pushes that nobody repeats any more.
 --
--- Parameters: max_rows - how many rows at most.
--- Returns: how many; call again while it is so many.
--- Calls: trim_dedupe_ids. Tables: none of its own.
+-- Parameters: max_rows - how many rows of each at most.
+-- Returns: the larger of the two numbers; call again while it is max_rows.
+-- Calls: trim_dedupe_ids, trim_producers. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.trim_pushes(max_rows integer)
 RETURNS integer
 LANGUAGE sql
 AS $$
-    SELECT penstock.trim_dedupe_ids(max_rows)
+    SELECT greatest(penstock.trim_dedupe_ids(max_rows), penstock.trim_producers(max_rows))
 $$;

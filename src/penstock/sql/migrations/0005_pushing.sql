@@ -1,8 +1,12 @@
--- 0005_pushing: what a push may ask for beyond being stored: to come later, and to count once.
+-- 0005_pushing: what a push may ask for beyond being stored: to be repeated safely, to come later, to count once.
 
 -- Functions that take or return more than they did. Written anew under the same name they would stand beside the old.
 DROP FUNCTION IF EXISTS penstock.push(text, bytea[], text, text[], jsonb[]);
 DROP FUNCTION IF EXISTS penstock.require_messages(bytea[], text[], jsonb[]);
+DROP FUNCTION IF EXISTS penstock.push_segment(text, text, integer, bytea, bytea, bytea, bytea, bytea, bytea);
+DROP FUNCTION IF EXISTS penstock.push_segments(
+    text[], text[], integer[], bytea[], bytea[], bytea[], bytea[], bytea[], bytea[]
+);
 
 -- A setting came with this: the settings of queues that are there already get its default.
 \ir ../functions/settings.sql
@@ -48,3 +52,20 @@ CREATE TABLE penstock.dedupe_ids (
 )
 WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX dedupe_ids_by_age ON penstock.dedupe_ids (queue_id, seen_at);
+
+-- What pushes answered, so that a push whose answer was lost can be repeated: one row per call, whatever it pushed.
+-- Pushes of one producer commit in any order, because it has many connections; so each is known by itself, and a gap
+-- in the sequence means nothing. The arrays have an entry per segment; `answer` has the longer one of push_with_options.
+CREATE TABLE penstock.producers (
+    producer      uuid        NOT NULL,
+    sequence      bigint      NOT NULL,
+    pushed_at     timestamptz NOT NULL,
+    partition_ids bigint[],
+    first_offsets bigint[],
+    counts        integer[],
+    times         timestamptz[],
+    answer        jsonb,
+    CONSTRAINT producers_pkey PRIMARY KEY (producer, sequence)
+)
+WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX producers_by_age ON penstock.producers (pushed_at);

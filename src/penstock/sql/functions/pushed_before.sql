@@ -1,0 +1,18 @@
+-- penstock.pushed_before(producer, sequence)
+--
+-- What a push that comes again was answered the first time.
+--
+-- Parameters: those of push_segments.
+-- Returns: one row per segment, in the order given; no row when it was not pushed before.
+-- Calls: nothing. Tables: producers (read).
+CREATE OR REPLACE FUNCTION penstock.pushed_before(producer uuid, sequence bigint)
+RETURNS TABLE (partition_id bigint, first_offset bigint, message_count integer, created_at timestamptz)
+LANGUAGE sql STABLE
+AS $$
+    SELECT u.partition_id, u.first_offset, u.count, u.created_at
+    FROM penstock.producers d
+    CROSS JOIN LATERAL unnest(d.partition_ids, d.first_offsets, d.counts, d.times) WITH ORDINALITY
+        u (partition_id, first_offset, count, created_at, nth)
+    WHERE d.producer = pushed_before.producer AND d.sequence = pushed_before.sequence
+    ORDER BY u.nth
+$$;
