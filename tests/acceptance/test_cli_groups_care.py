@@ -86,6 +86,18 @@ def test_the_doctor_shows_groups_only_to_those_who_may_see_them(
     assert checks(theirs)["stuck groups"]["outcome"] == "ok"
 
 
+def test_doctor_finds_messages_that_nobody_publishes(penstock: CommandLine, client: Client, dsn: str) -> None:
+    client.push("orders", b"a", partition="p", delay=3600)
+    assert checks(penstock)["overdue messages"]["outcome"] == "ok"
+    with psycopg.connect(dsn) as connection:
+        connection.execute("UPDATE penstock.scheduled SET due_at = due_at - interval '1 day'")
+    overdue = checks(penstock)["overdue messages"]
+    assert (overdue["outcome"], overdue["found"][:49]) == ("warn", "scheduled for partition p of queue orders, due si")
+    penstock("maintain", "--once")
+    assert checks(penstock)["overdue messages"]["outcome"] == "ok"
+    assert [message.value for message in client.read("orders", "p")] == [b"a"]
+
+
 def wait_until_free(client: Client) -> None:
     """Look at the group without being its consumer, because a consumer sweeps."""
     while client.claims("orders", "billing"):

@@ -23,7 +23,14 @@ def test_messages_are_pushed_from_arguments(penstock: CommandLine, client: Clien
 
 def test_a_single_message_is_pushed_with_its_id(penstock: CommandLine, client: Client) -> None:
     [pushed] = penstock("push", "orders", "hello", "--json").objects
-    assert pushed == {"queue": "orders", "partition": "0", "first_offset": 0, "count": 1, "id": pushed["id"]}
+    assert pushed == {
+        "queue": "orders",
+        "partition": "0",
+        "first_offset": 0,
+        "count": 1,
+        "id": pushed["id"],
+        "duplicates": 0,
+    }
     assert client.get(pushed["id"]).value == b"hello"
 
 

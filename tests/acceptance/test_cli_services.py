@@ -80,6 +80,7 @@ def test_the_doctor_looks_at_everything(penstock: CommandLine) -> None:
         "autovacuum",
         "stuck groups",
         "expired claims",
+        "overdue messages",
         "dead letters",
         "privileges",
     ]

@@ -217,6 +217,7 @@ _SERVER_CHECKS: tuple[Callable[[psycopg.Connection[Any], bool], Finding], ...] =
     autovacuum,
     group_checks.stuck_groups,
     group_checks.expired_claims,
+    group_checks.overdue_messages,
     group_checks.dead_letters,
     privileges,
 )

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import psycopg
 
-from penstock.engine import group_calls, migrate
+from penstock.engine import group_calls, migrate, option_calls
 from penstock.engine.calls import Call
 from penstock.engine.group_calls import GroupInfo
 
@@ -49,6 +49,20 @@ def expired_claims(connection: psycopg.Connection[Any], embedded: bool) -> Findi
     return (
         "warn",
         f"{_listed(found)}, the first since {_when(left[0].expires_at)}",
+        "neither a consumer nor a sweeper is running: start one, or run `penstock maintain` or `penstock up`",
+    )
+
+
+def overdue_messages(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
+    """Look for scheduled messages that should have been published long ago."""
+    if (unseen := _unseen(connection)) is not None:
+        return unseen
+    first = _ask(connection, option_calls.scheduled(None, None, None, 1))
+    if not first or first[0].due_at >= _now(connection) - _UNSWEPT:
+        return "ok", "none"
+    return (
+        "warn",
+        f"scheduled for partition {first[0].partition} of queue {first[0].queue}, due since {_when(first[0].due_at)}",
         "neither a consumer nor a sweeper is running: start one, or run `penstock maintain` or `penstock up`",
     )
 

@@ -21,6 +21,10 @@ PUSH = "push"
 ACTS: dict[str, Callable[[Client], Any]] = {
     "push": lambda c: c.push("q", 1),
     "push to several": lambda c: c.push_many("q", [("a", 1), ("b", 2)]),
+    "push for later": lambda c: c.push("q", 1, delay=3600),
+    "push once": lambda c: c.push("once", 1, dedupe_id="x"),
+    "cancel": lambda c: c.cancel(1),
+    "scheduled": lambda c: c.scheduled("q"),
     "read": lambda c: c.read("q", "0"),
     "table": lambda c: c.read_arrow("q", "0"),
     "list": lambda c: c.queues(),
@@ -32,8 +36,8 @@ ACTS: dict[str, Callable[[Client], Any]] = {
     "maintain": lambda c: list(c.maintain()),
     "delete": lambda c: c.delete("q"),
 }
-PRODUCER = ["push", "push to several"]
-CONSUMER = ["read", "table", "list", "partitions", "tail"]
+PRODUCER = ["push", "push to several", "push for later", "push once", "cancel", "scheduled"]
+CONSUMER = ["scheduled", "read", "table", "list", "partitions", "tail"]
 
 
 @pytest.fixture
@@ -81,6 +85,7 @@ def allowed(client: Client) -> list[str]:
 def test_each_role_may_do_its_part_and_no_more(penstock_dsn: str, as_user: Open) -> None:
     with Client(penstock_dsn) as owner:
         owner.push("q", 0)
+        owner.create("once", dedupe_window=60)
     assert allowed(as_user("producer")) == PRODUCER
     assert allowed(as_user("consumer")) == CONSUMER
     assert allowed(as_user("admin")) == list(ACTS)

@@ -448,5 +448,6 @@ def test_listing_cancelling_and_sweeping_cost_the_same_however_much_is_scheduled
     for _ in range(6):
         small = costs()
     grow(sql, 10_000)
-    large = costs()
+    # The first ones may plan anew.
+    large = [min(found) for found in zip(costs(), costs(), costs(), strict=True)]
     assert [now <= before + 50 for before, now in zip(small, large, strict=True)] == [True, True, True], (small, large)
