@@ -24,6 +24,7 @@ DECLARE
     bytes     bigint := 0;
     chunk     record;
     locked    bigint[];
+    look_until timestamptz;
     taken     record;
     stored    record;
 BEGIN
@@ -51,12 +52,19 @@ BEGIN
         after_due := chunk.last_due;
         after_id := chunk.last_id;
 
-        locked := ARRAY(
-            SELECT p.partition_id FROM penstock.partitions p
-            WHERE p.partition_id = ANY (chunk.places)
-            ORDER BY p.partition_id
-            FOR NO KEY UPDATE SKIP LOCKED
-        );
+        -- Pushes that follow one another leave a partition free for microseconds. Looking once would miss that again
+        -- and again, so it looks for some milliseconds, in all; it does not wait.
+        look_until := coalesce(look_until, clock_timestamp() + interval '5 milliseconds');
+        locked := '{}';
+        LOOP
+            locked := locked || ARRAY(
+                SELECT p.partition_id FROM penstock.partitions p
+                WHERE p.partition_id = ANY (chunk.places) AND p.partition_id <> ALL (locked)
+                ORDER BY p.partition_id
+                FOR NO KEY UPDATE SKIP LOCKED
+            );
+            EXIT WHEN cardinality(locked) = cardinality(chunk.places) OR clock_timestamp() > look_until;
+        END LOOP;
         WITH due AS MATERIALIZED (
             SELECT s.scheduled_id FROM penstock.scheduled s
             WHERE s.scheduled_id = ANY (chunk.ids) AND s.partition_id = ANY (locked)
