@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock import Batch, Client, LeaseLost
+from penstock import Batch, Client, LeaseLost, Message
 
 from .model import Group, Held, Model
 
@@ -42,10 +42,13 @@ class Penstock(RuleBasedStateMachine):
         self.queue = f"q{next(queue_numbers)}"
         self.model = Model()
         self.batches: list[tuple[Batch, list[Held]]] = []
+        # What waits for its time, by id, and the offsets of the messages that have a dedupe id.
+        self.later: dict[int, tuple[str, list[int]]] = {}
+        self.seen: dict[tuple[str, str], int] = {}
 
     @initialize()
     def begin(self) -> None:
-        self.client.create(self.queue, backoff_initial=0)
+        self.client.create(self.queue, backoff_initial=0, dedupe_window=3600)
         self.new_group("ordered", "ordered", 2)
         self.new_group("patient", "ordered", 5)
         self.new_group("shared", "shared", 2)
@@ -71,6 +74,53 @@ class Penstock(RuleBasedStateMachine):
         self.client.push_many(self.queue, pairs)
         for partition, value in pairs:
             self.model.push(partition, [value])
+
+    @rule(partition=PARTITIONS, names=st.lists(st.sampled_from("xyz"), min_size=1, max_size=4))
+    def push_once(self, partition: str, names: list[str]) -> None:
+        given = [(name, next(values)) for name in names]
+        fresh = [
+            place
+            for place, name in enumerate(names)
+            if (partition, name) not in self.seen and name not in names[:place]
+        ]
+        result = self.client.push(
+            self.queue, [Message(value, dedupe_id=name) for name, value in given], partition=partition
+        )
+        assert result.count == len(fresh)
+        if fresh:
+            first = self.model.push(partition, [given[place][1] for place in fresh])
+            assert result.first_offset == first
+            self.seen.update({(partition, names[place]): first + nth for nth, place in enumerate(fresh)})
+        assert [(each.position, each.offset) for each in result.duplicates] == [
+            (place, self.seen[partition, name]) for place, name in enumerate(names) if place not in fresh
+        ]
+
+    @rule(partition=PARTITIONS, size=st.integers(1, 3))
+    def push_for_later(self, partition: str, size: int) -> None:
+        pushed = [next(values) for _ in range(size)]
+        scheduled = self.client.push(self.queue, pushed, partition=partition, delay=3600).scheduled
+        assert scheduled is not None
+        self.later[scheduled.ids[0]] = (partition, pushed)
+
+    @rule(pick=PICKS, cancelled=st.booleans())
+    def come_due(self, pick: int, cancelled: bool) -> None:
+        if not self.later:
+            return
+        chosen = list(self.later)[pick % len(self.later)]
+        partition, pushed = self.later.pop(chosen)
+        if cancelled:
+            assert self.client.cancel(chosen) == [chosen]
+            return
+        with self.client.transaction() as tx:
+            tx.connection.execute("UPDATE penstock.scheduled SET due_at = now() WHERE scheduled_id = %s", (chosen,))
+        self.client.sweep()
+        self.model.push(partition, pushed)
+
+    def forget(self, partition: str | None) -> int:
+        """Take note that a partition, or all of them, lost what waits and what was seen; return how much waited."""
+        gone = [wanted for wanted, (place, _) in self.later.items() if partition in (None, place)]
+        self.seen = {place: offset for place, offset in self.seen.items() if partition not in (None, place[0])}
+        return sum(len(self.later.pop(wanted)[1]) for wanted in gone)
 
     # Claiming
 
@@ -250,10 +300,12 @@ class Penstock(RuleBasedStateMachine):
         if partition is not None and partition not in self.model.partitions:
             return
         if how == "purge":
-            assert self.client.purge(self.queue, partition=partition) == self.model.purge(partition)
+            dropped = self.client.purge(self.queue, partition=partition)
+            assert dropped == self.model.purge(partition) + self.forget(partition)
         elif partition is not None:
             self.client.delete(self.queue, partition=partition)
             self.model.delete_partition(partition)
+            self.forget(partition)
 
     @rule(name=GROUPS)
     def redrive(self, name: str) -> None:
@@ -307,6 +359,10 @@ class Penstock(RuleBasedStateMachine):
         found = {info.name: (info.lag, info.dead_letters) for info in self.client.groups(self.queue)}
         groups = self.model.groups
         assert found == {name: (self.model.lag(group), len(group.letters)) for name, group in groups.items()}
+
+    @invariant()
+    def what_waits_agrees(self) -> None:
+        assert {each.scheduled_id for each in self.client.scheduled(self.queue)} == set(self.later)
 
     @invariant()
     def claims_agree(self) -> None:

@@ -37,7 +37,8 @@ BEGIN
                     - penstock.int32_at(keep_messages.header_ends, i - 1)
             ) AS header
         FROM generate_series(0, keep_messages.count - 1) i
-        WHERE i <> ALL (dropped)
+        -- Not <> ALL, which would go through all of them for each.
+        WHERE NOT EXISTS (SELECT 1 FROM unnest(dropped) d WHERE d = i)
     ), ended AS (
         SELECT
             m.*,
