@@ -7,7 +7,7 @@ from groups.steps import create_group, drain, must_pop, offsets, pop, push_to_ma
 from groups.test_plans import cost
 from log.conftest import Connection, Connections
 from log.interleaving import Running, gapless, mutate
-from psycopg import IsolationLevel
+from psycopg import IsolationLevel, errors
 
 from penstock import Client, Retryable
 from penstock.engine import group_calls, option_calls
@@ -423,6 +423,17 @@ def test_many_who_push_sweep_and_cancel_lose_and_double_nothing(dsn: str, sql: C
     assert sorted(found) == sorted(set(pushed) - set(cancelled))
     assert gapless(sql)
     assert violations(sql) == {}
+
+
+def test_after_a_restore_that_forgot_the_sequence_resync_keeps_ids_apart(sql: Connection) -> None:
+    schedule(sql, "x")
+    sql.execute("UPDATE penstock.scheduled SET scheduled_id = 1000000")
+    sql.execute("SELECT setval('penstock.scheduled_seq', 999999)")
+    with pytest.raises(errors.UniqueViolation):
+        schedule(sql, "y")
+    sql.execute("SELECT setval('penstock.scheduled_seq', 999990)")
+    sql.execute("SELECT penstock.resync()")
+    assert schedule(sql, "y") == 1000001
 
 
 def grow(sql: Connection, rows: int) -> None:

@@ -6,8 +6,8 @@
 --
 -- Parameters: after_partition - where the last call ended; max_partitions - how many to visit.
 -- Returns: what was repaired, and where to go on.
--- Calls: partition_span, append_state, wake_partitions. Tables: consumer_groups, partitions (lock), journal (read),
--- ready (delete).
+-- Calls: partition_span, append_state, wake_partitions. Tables: consumer_groups, partitions (lock), journal, scheduled
+-- (read), ready (delete).
 CREATE OR REPLACE FUNCTION penstock.resync(after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000)
 RETURNS TABLE (visited bigint, repaired bigint, busy bigint, next_partition bigint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -26,12 +26,16 @@ BEGIN
     -- Against delete_group, which would not see what is appended here.
     PERFORM 1 FROM penstock.consumer_groups g ORDER BY g.group_id FOR KEY SHARE;
     IF after_partition = 0 THEN
-        -- A restore can leave the sequence behind the places that were given. Otherwise it is left alone: others use it.
+        -- A restore can leave the sequences behind what they have given. Otherwise they are left alone: others use them.
         SELECT greatest(
             (SELECT max(y.seq) FROM penstock.ready y), (SELECT max(j.ready_seq) FROM penstock.journal j)
         ) INTO given;
         IF given > nextval('penstock.ready_seq') THEN
             PERFORM setval('penstock.ready_seq', given);
+        END IF;
+        given := (SELECT max(s.scheduled_id) FROM penstock.scheduled s);
+        IF given > nextval('penstock.scheduled_seq') THEN
+            PERFORM setval('penstock.scheduled_seq', given);
         END IF;
         DELETE FROM penstock.ready y
         USING (
