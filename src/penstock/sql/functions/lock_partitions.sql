@@ -49,7 +49,9 @@ BEGIN
             FOR KEY SHARE;
             GET DIAGNOSTICS locked = ROW_COUNT;
             PERFORM 1 FROM penstock.partitions p
-            WHERE p.partition_id = ANY (ARRAY(SELECT u.target FROM unnest(targets, numbered) u (target, wanted) WHERE u.wanted))
+            WHERE p.partition_id = ANY (ARRAY(
+                SELECT u.target FROM unnest(targets, numbered) u (target, numbered) WHERE u.numbered
+            ))
             ORDER BY p.partition_id
             FOR NO KEY UPDATE;
         END IF;

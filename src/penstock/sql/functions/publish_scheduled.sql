@@ -18,15 +18,15 @@ AS $$
 DECLARE
     -- No transaction of the sweep writes much more than this.
     most_bytes constant bigint := 16777216;
-    now_here  timestamptz := clock_timestamp();
-    after_due timestamptz := since;
-    after_id  bigint := 0;
-    bytes     bigint := 0;
-    chunk     record;
-    locked    bigint[];
+    now_here   timestamptz := clock_timestamp();
+    after_due  timestamptz := since;
+    after_id   bigint := 0;
+    bytes      bigint := 0;
     look_until timestamptz;
-    taken     record;
-    stored    record;
+    chunk      record;
+    locked     bigint[];
+    taken      record;
+    stored     record;
 BEGIN
     published := 0;
     complete := true;

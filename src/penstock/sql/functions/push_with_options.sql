@@ -15,8 +15,9 @@
 -- Returns: one row per segment, in the order given: what was stored and where, or under which id it is scheduled and
 -- until when; of each duplicate its position in the segment, from 0, and the original's offset and time, or the id
 -- under which that one is still scheduled.
--- Calls: use_lock_timeout, lock_partitions, require_segments, require_dedupe_ids, keep_messages, append_numbered,
--- packed_bytes, partition_span, read_answer. Tables: queues, partitions (read), scheduled, dedupe_ids, producers (insert).
+-- Calls: use_lock_timeout, require_due, lock_partitions, require_segments, require_dedupe_ids, keep_messages,
+-- append_numbered, packed_bytes, partition_span, read_answer. Tables: queues, partitions (read), scheduled, dedupe_ids,
+-- producers (insert).
 CREATE OR REPLACE FUNCTION penstock.push_with_options(
     queue_names     text[],
     partition_names text[],
@@ -48,9 +49,9 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    targets    bigint[];
-    later      boolean[];
-    now_here   timestamptz;
+    targets      bigint[];
+    later        boolean[];
+    now_here     timestamptz;
     -- Of every message with a dedupe id: which segment, its position there, the id, whether it is new.
     id_segments  integer[];
     id_positions integer[];
@@ -88,7 +89,9 @@ BEGIN
     targets := penstock.lock_partitions(
         queue_names, partition_names,
         -- What is in no log yet needs no lock of its own, unless what came before has to be looked at.
-        CASE WHEN dedupe_ids IS NULL AND producer IS NULL THEN ARRAY(SELECT NOT l FROM unnest(later) WITH ORDINALITY u (l, n) ORDER BY n) END
+        CASE WHEN dedupe_ids IS NULL AND producer IS NULL THEN ARRAY(
+            SELECT NOT u.later FROM unnest(later) WITH ORDINALITY u (later, segment) ORDER BY u.segment
+        ) END
     );
     IF producer IS NOT NULL THEN
         -- A new statement, hence a new snapshot: under the locks it sees this push, if it came before.

@@ -2,9 +2,9 @@
 --
 -- Does what time brings: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
 -- over, looks at parked ones once more, gives scheduled messages their offsets, answers doorbells, takes up partitions
--- for new groups, and trims the journal behind the newest rows. Every consumer calls it now and then, in a transaction of its own; one works at a time and
--- the others return at once. It never waits for a lock, so somebody's open transaction cannot stop the timers. With
--- nothing due it writes nothing.
+-- for new groups, and trims the journal behind the newest rows. Every consumer calls it now and then, in a transaction
+-- of its own; one works at a time and the others return at once. It never waits for a lock, so somebody's open
+-- transaction cannot stop the timers. With nothing due it writes nothing.
 --
 -- Parameters: max_rows - how many timers to serve; since - timers that were due before are left alone. Served timers
 -- leave dead index entries behind, which nothing removes while somebody holds a transaction open; whoever sweeps often
