@@ -178,10 +178,10 @@ def push(segments: Sequence[tuple[Place, Segment]]) -> Call[list[PushResult]]:
         return Call(
             "SELECT * FROM penstock.push_segment(%s::text, %s::text, %s::integer, %s::bytea, %s::bytea, "
             "%s::bytea, %s::bytea, %s::bytea, %s::bytea)",
-            (*place, *_columns(one)),
+            (*place, *columns_of(one)),
             parse,
         )
-    columns = zip(*(_columns(segment) for _, segment in segments), strict=True)
+    columns = zip(*(columns_of(segment) for _, segment in segments), strict=True)
     return Call(
         "SELECT * FROM penstock.push_segments(%s::text[], %s::text[], %s::integer[], %s::bytea[], %s::bytea[], "
         "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[])",
@@ -369,7 +369,8 @@ def names(*given: str) -> tuple[str, ...]:
     return given
 
 
-def _columns(segment: Segment) -> tuple[Any, ...]:
+def columns_of(segment: Segment) -> tuple[Any, ...]:
+    """Return a segment in the order of the parameters of the push functions."""
     return (
         segment.count,
         segment.body,

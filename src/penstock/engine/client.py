@@ -22,6 +22,7 @@ from penstock.engine.database import Database
 from penstock.engine.failures import translated
 from penstock.engine.messages import Message, PushResult, StoredMessage
 from penstock.engine.operating import Operator
+from penstock.engine.packing import Segment
 from penstock.engine.spreads import Spreads
 from penstock.engine.tailing import Tail
 from penstock.engine.transaction import Transaction
@@ -43,6 +44,10 @@ class Client(Consumer, Operator):
         timeout: float | None = None,
         connect_timeout: float | None = None,
         pool_size: int | None = None,
+        push_batching: bool | None = None,
+        pop_batching: bool | None = None,
+        pending_check: bool | None = None,
+        notify: bool | None = None,
     ) -> None:
         super().__init__()
         self.settings = settings_module.resolve(
@@ -52,8 +57,16 @@ class Client(Consumer, Operator):
                 "timeout": timeout,
                 "connect_timeout": connect_timeout,
                 "pool_size": pool_size,
+                "push_batching": push_batching,
+                "pop_batching": pop_batching,
+                "pending_check": pending_check,
+                "notify": notify,
             }
         )
+        self.push_batching = self.settings.push_batching
+        self.pop_batching = self.settings.pop_batching
+        self.pending_check = self.settings.pending_check
+        self.notify = self.settings.notify
         self._database = Database(self.settings)
         self._spreads = Spreads()
 
@@ -78,6 +91,7 @@ class Client(Consumer, Operator):
 
     def close(self) -> None:
         """Close all connections; an embedded server stops soon after its last user."""
+        self._take_bell_down()
         self._database.close()
 
     # Pushing
@@ -101,17 +115,17 @@ class Client(Consumer, Operator):
             if partition is None:
                 partition = pushes.only_partition(key, self._known_spread(queue))
             packed = pushes.pack_plain(Place(queue, partition), values, key, headers)
-            return self._database.run(calls.push(packed))[0]
+            return self._push(packed)[0]
         messages = pushes.gather(message_or_list, partition, key, headers)
         placed = pushes.place(queue, messages, self._spread(queue, messages))
         pushes.only_place(placed)
-        return self._database.run(calls.push(pushes.pack_places(placed)))[0]
+        return self._push(pushes.pack_places(placed))[0]
 
     def push_many(self, queue: str, messages: Iterable[tuple[str, Any] | Message]) -> list[PushResult]:
         """Push (partition, message) pairs, or Messages, in one transaction; one result per partition."""
         gathered = pushes.gather_many(messages)
         placed = pushes.place(queue, gathered, self._spread(queue, gathered))
-        return self._database.run(calls.push(pushes.pack_places(placed)))
+        return self._push(pushes.pack_places(placed))
 
     @contextmanager
     def transaction(self, connection: Any = None) -> Iterator[Transaction]:
@@ -138,6 +152,7 @@ class Client(Consumer, Operator):
                 with tx.begin(_translating(execute_own)).block():
                     yield tx
                 self._write(tx, execute_own)
+        self._pushed(Place(queue, "") for queue in tx.gathered.queues())
 
     # Reading
 
@@ -303,6 +318,12 @@ class Client(Consumer, Operator):
         pages = calls.Paging(Place(queue, partition), start, stop, start_time, stop_time, limit)
         while (call := pages.next_call()) is not None:
             yield pages.took(self._database.run(call))
+
+    def _push(self, segments: list[tuple[Place, Segment]]) -> list[PushResult]:
+        """Push, and wake who waits here."""
+        results = self._database.run(calls.push(segments))
+        self._pushed(place for place, _ in segments)
+        return results
 
     def _spread(self, queue: str, messages: list[Message]) -> int:
         return self._known_spread(queue) if pushes.needs_spread(messages) else 1
