@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from inspect import isawaitable
 from typing import Any
 
@@ -117,7 +117,13 @@ def _awaitable(value: Any) -> Any:
     return handler
 
 
-TRANSPORTS: dict[str, Callable[..., Any]] = {"sync": Client, "async": InALoop}
+TRANSPORTS: dict[str, Callable[..., Any]] = {
+    "sync": Client,
+    "async": InALoop,
+    "async, pops one by one": partial(InALoop, pop_batching=False, push_batching=False),
+    "async, no check": partial(InALoop, pending_check=False),
+    "async, neither": partial(InALoop, pop_batching=False, push_batching=False, pending_check=False),
+}
 
 
 @pytest.fixture(params=TRANSPORTS)

@@ -145,7 +145,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
                     with tx.begin(_translating(execute_own)).block():
                         yield tx
                     await self._write(tx, execute_own)
-        self._pushed(Place(queue, "") for queue in tx.gathered.queues())
+        self._pushed([Place(queue, "") for queue in tx.gathered.queues()])
 
     # Reading
 
@@ -312,7 +312,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
             results = await self._pushes.submit(parcel)
         else:
             results = await self._database.run(calls.push(parcel.pack()))
-        self._pushed(parcel.places)
+        self._pushed(list(parcel.places))
         return results
 
     async def _spread(self, queue: str, messages: list[Message]) -> int:

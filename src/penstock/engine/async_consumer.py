@@ -2,12 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any
 
-from penstock.engine import bells, group_calls
+from penstock.engine import bells, group_calls, hints
 from penstock.engine.batch import AsyncBatch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.batcher import Batcher, M, R, Work
@@ -17,6 +17,7 @@ from penstock.engine.counters import Counters
 from penstock.engine.database import AsyncDatabase
 from penstock.engine.flushes import Pops, Settlings, Sweeps
 from penstock.engine.group_calls import MAX_BYTES, Claim, Settling, Sweep
+from penstock.engine.hints import Hints
 from penstock.engine.messages import StoredMessage
 from penstock.engine.polling import Line, Sweeping
 from penstock.engine.renewing import keep_renewed
@@ -33,6 +34,7 @@ class AsyncConsumer:
     _database: AsyncDatabase
     pop_batching: bool
     pending_check: bool
+    notify: bool
 
     def __init__(self) -> None:
         self.consumer_id = make_consumer_id()
@@ -42,6 +44,7 @@ class AsyncConsumer:
         self._hall = Hall()
         self._counters = Counters()
         self._belled: str | None = None
+        self._hints: Hints | None = None
         self._pops: Batcher[PopRequest, list[Claim]] = self._batcher("pop", Pops(self._database, self._line))
         self._sweeps: Batcher[None, Sweep | None] = Batcher("sweep", Sweeps(self.sweep), None, 1)
         self._settlings = Settlings(self._database)
@@ -288,7 +291,7 @@ class AsyncConsumer:
         return self._sweeping.did(await self._sweeps.submit(None))
 
     async def _hang_bell(self) -> None:
-        """Hear of the pushes of other clients of this process."""
+        """Hear of the pushes of other clients of this process, and of hints from others."""
         if not self._database.opened:
             await self._database.open()
         dsn = self._database.address.dsn
@@ -296,15 +299,27 @@ class AsyncConsumer:
             self._take_bell_down()
             self._belled = dsn
             bells.hang(dsn, self._hall)
-
-    def _pushed(self, places: Iterable[Place]) -> None:
-        """Wake those who wait in this process for what was pushed."""
-        bells.ring(self._database.address.dsn, places)
+        if self.notify:
+            self._with_hints()
 
     def _take_bell_down(self) -> None:
         if self._belled is not None:
             bells.take_down(self._belled, self._hall)
             self._belled = None
+        if self._hints is not None:
+            hints.leave(self._hints, self._counters)
+            self._hints = None
+
+    def _pushed(self, places: Collection[Place]) -> None:
+        """Wake those who wait for what was pushed: here at once, elsewhere with a hint."""
+        bells.ring(self._database.address.dsn, places)
+        if self.notify and places:
+            self._with_hints().pushed(place.queue for place in places)
+
+    def _with_hints(self) -> Hints:
+        if self._hints is None:
+            self._hints = hints.join(self._database.address, self._counters)
+        return self._hints
 
     def _line(self, queue: str, group: str) -> Line:
         return self._lines.setdefault((queue, group), Line())

@@ -31,7 +31,14 @@ _M = TypeVar("_M", contravariant=True)
 
 
 class Alone(Exception):
-    """The answer to a call that must be made again, by itself. It goes to the batcher and never to a caller."""
+    """The answer to a call that must be made again, by itself. It goes to the batcher and never to a caller.
+
+    Of several with the same key one goes first; the others come after it, together.
+    """
+
+    def __init__(self, key: Hashable) -> None:
+        super().__init__(key)
+        self.key = key
 
 
 class Work(Protocol[_M, R]):
@@ -39,6 +46,9 @@ class Work(Protocol[_M, R]):
 
     # Whether two calls on the same thing must not fly together.
     exclusive: bool
+    # Whether a call that finds nothing under way flies in its caller's own task, which saves the cost of another one.
+    # It is not for calls whose answer must be undone where the caller is gone: the caller's end would be the call's.
+    direct: bool
     max_weight: int
 
     def keys(self, call: _M) -> Iterable[Hashable]:
@@ -99,6 +109,8 @@ class Batcher(Generic[M, R]):
         """
         if self._closed:
             raise PenstockError("this client is closed; make a new one")
+        if self._work.direct and self._current is None and not self._waiting and not self._beside:
+            return await self._fly_directly(call)
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Ticket(call, self._work.keys(call), answer))
         self._start()
@@ -130,6 +142,20 @@ class Batcher(Generic[M, R]):
         if self._current is None and self._waiting and len(self._beside) < self._most_flights:
             self._current = _Flight()
             self._spawn(self._fly(self._current))
+
+    async def _fly_directly(self, call: M) -> R:
+        flight = self._current = _Flight()
+        flight.keys.update(self._work.keys(call))
+        overdue = asyncio.get_running_loop().call_later(PATIENCE, self._step_aside, flight)
+        try:
+            (answer,) = await self._work.run([call], False)
+        finally:
+            overdue.cancel()
+            self._landed(flight)
+        self._count(1)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     async def _fly(self, flight: _Flight) -> None:
         # Gathered here and not when the first call came: those of the same turn of the loop go along.
@@ -243,21 +269,25 @@ class Batcher(Generic[M, R]):
                 self._deliver_all(group, answers)
 
     def _deliver_all(self, tickets: "list[_Ticket[M, R]]", answers: "Sequence[R | BaseException]") -> None:
-        if self._counters is not None:
-            self._counters.add(f"{self._name}_batch_count", 1)
-            self._counters.add(f"{self._name}_batch_size", len(tickets))
+        self._count(len(tickets))
+        apart: dict[Hashable, list[_Ticket[M, R]]] = {}
         for ticket, answer in zip(tickets, answers, strict=True):
-            self._deliver(ticket, answer)
+            if isinstance(answer, Alone):
+                ticket.keys = (answer.key,)
+                apart.setdefault(answer.key, []).append(ticket)
+            elif isinstance(answer, BaseException):
+                _fail([ticket], answer)
+            elif not ticket.answer.done():
+                ticket.answer.set_result(answer)
+            else:
+                self._spawn(self._work.abandon(answer))
+        for first, *others in apart.values():
+            self._apart([first])
+            self._waiting.extendleft(reversed(others))
 
-    def _deliver(self, ticket: "_Ticket[M, R]", answer: R | BaseException) -> None:
-        if isinstance(answer, Alone):
-            self._apart([ticket])
-        elif isinstance(answer, BaseException):
-            _fail([ticket], answer)
-        elif not ticket.answer.done():
-            ticket.answer.set_result(answer)
-        else:
-            self._spawn(self._work.abandon(answer))
+    def _count(self, calls: int) -> None:
+        if self._counters is not None:
+            self._counters.flew(self._name, calls)
 
 
 def _fail(tickets: "Sequence[_Ticket[Any, Any]]", error: BaseException) -> None:

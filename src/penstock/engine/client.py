@@ -152,7 +152,7 @@ class Client(Consumer, Operator):
                 with tx.begin(_translating(execute_own)).block():
                     yield tx
                 self._write(tx, execute_own)
-        self._pushed(Place(queue, "") for queue in tx.gathered.queues())
+        self._pushed([Place(queue, "") for queue in tx.gathered.queues()])
 
     # Reading
 
@@ -322,7 +322,7 @@ class Client(Consumer, Operator):
     def _push(self, segments: list[tuple[Place, Segment]]) -> list[PushResult]:
         """Push, and wake who waits here."""
         results = self._database.run(calls.push(segments))
-        self._pushed(place for place, _ in segments)
+        self._pushed([place for place, _ in segments])
         return results
 
     def _spread(self, queue: str, messages: list[Message]) -> int:

@@ -3,19 +3,20 @@
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from penstock.engine import bells, group_calls
+from penstock.engine import bells, group_calls, hints
 from penstock.engine.batch import Batch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.calls import Call, Place, names
 from penstock.engine.counters import Counters
 from penstock.engine.database import Database
 from penstock.engine.group_calls import MAX_BYTES, Settling, Sweep
+from penstock.engine.hints import Hints
 from penstock.engine.messages import StoredMessage
 from penstock.engine.polling import Line, Sweeping
 from penstock.engine.renewing import Renewals
@@ -31,6 +32,7 @@ class Consumer:
 
     _database: Database
     pending_check: bool
+    notify: bool
 
     def __init__(self) -> None:
         self.consumer_id = make_consumer_id()
@@ -41,6 +43,7 @@ class Consumer:
         self._hall = Hall()
         self._counters = Counters()
         self._belled: str | None = None
+        self._hints: Hints | None = None
 
     def pop(
         self,
@@ -281,21 +284,33 @@ class Consumer:
         return self._sweeping.did(self.sweep())
 
     def _hang_bell(self) -> None:
-        """Hear of the pushes of other clients of this process."""
+        """Hear of the pushes of other clients of this process, and of hints from others."""
         dsn = self._database.address.dsn
         if self._belled != dsn:
             self._take_bell_down()
             self._belled = dsn
             bells.hang(dsn, self._hall)
-
-    def _pushed(self, places: Iterable[Place]) -> None:
-        """Wake those who wait in this process for what was pushed."""
-        bells.ring(self._database.address.dsn, places)
+        if self.notify:
+            self._with_hints()
 
     def _take_bell_down(self) -> None:
         if self._belled is not None:
             bells.take_down(self._belled, self._hall)
             self._belled = None
+        if self._hints is not None:
+            hints.leave(self._hints, self._counters)
+            self._hints = None
+
+    def _pushed(self, places: Collection[Place]) -> None:
+        """Wake those who wait for what was pushed: here at once, elsewhere with a hint."""
+        bells.ring(self._database.address.dsn, places)
+        if self.notify and places:
+            self._with_hints().pushed(place.queue for place in places)
+
+    def _with_hints(self) -> Hints:
+        if self._hints is None:
+            self._hints = hints.join(self._database.address, self._counters)
+        return self._hints
 
     def _subscribe(self, queue: str, group: str, mode: str, subscription: str | datetime) -> None:
         """Create a group that is not just the default kind; whoever comes later takes it as it is."""

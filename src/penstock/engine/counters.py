@@ -26,6 +26,12 @@ class Counters:
         with self._lock:
             self._sums[name] += amount
 
+    def flew(self, kind: str, calls: int) -> None:
+        """Count a call of the database that served some callers."""
+        with self._lock:
+            self._sums[f"{kind}_batch_count"] += 1
+            self._sums[f"{kind}_batch_size"] += calls
+
     def read(self) -> dict[str, int]:
         """Return all of them as they are now."""
         with self._lock:

@@ -80,6 +80,7 @@ class Pushes:
     """Pushes that come at the same time: one transaction, and one segment for each partition where that is enough."""
 
     exclusive = False
+    direct = True
     max_weight = _FLIGHT_BYTES
 
     def __init__(self, database: AsyncDatabase) -> None:
@@ -129,6 +130,7 @@ class Pops:
     """Pops that come at the same time."""
 
     exclusive = False
+    direct = False
     max_weight = _FLIGHT_CALLS
 
     def __init__(self, database: AsyncDatabase, line: Callable[[str, str], Line]) -> None:
@@ -152,7 +154,9 @@ class Pops:
         lines = {(call.queue, call.group): self._line(call.queue, call.group) for call in calls}
         lows = {names: line.lows() for names, line in lines.items()}
         found = await self._database.run(batch_calls.pop(calls, [lows[call.queue, call.group] for call in calls]))
-        return [Alone() if each is None else each for each in found]
+        return [
+            Alone((call.queue, call.group)) if each is None else each for call, each in zip(calls, found, strict=True)
+        ]
 
     async def abandon(self, answer: list[Claim]) -> None:
         """Give back what nobody is there to handle."""
@@ -172,6 +176,7 @@ class Settlings:
 
     # Two of one claim follow one another.
     exclusive = True
+    direct = True
     max_weight = _FLIGHT_CALLS
 
     def __init__(self, database: AsyncDatabase) -> None:
@@ -198,6 +203,7 @@ class Sweeps:
     """Sweeps that are asked for at the same time: one serves all."""
 
     exclusive = False
+    direct = False
     max_weight = _FLIGHT_CALLS
 
     def __init__(self, sweep: Callable[[], Any]) -> None:
