@@ -269,7 +269,7 @@ class Batcher(Generic[M, R]):
                 self._deliver_all(group, answers)
 
     def _deliver_all(self, tickets: "list[_Ticket[M, R]]", answers: "Sequence[R | BaseException]") -> None:
-        self._count(len(tickets))
+        self._count(sum(not isinstance(answer, Alone) for answer in answers))
         apart: dict[Hashable, list[_Ticket[M, R]]] = {}
         for ticket, answer in zip(tickets, answers, strict=True):
             if isinstance(answer, Alone):

@@ -133,6 +133,9 @@ class Pops:
     direct = False
     max_weight = _FLIGHT_CALLS
 
+    # From how many on the batch's function is called.
+    several = 2
+
     def __init__(self, database: AsyncDatabase, line: Callable[[str, str], Line]) -> None:
         self._database = database
         self._line = line
@@ -147,16 +150,19 @@ class Pops:
 
     async def run(self, calls: Sequence[PopRequest], hurried: bool) -> list[list[Claim] | BaseException]:
         """Pop; the claims of each caller."""
-        if len(calls) == 1:
-            alone = calls[0].alone(self._line(calls[0].queue, calls[0].group).lows())
-            claims = await self._database.run(alone)
-            return [claims]
+        if len(calls) < self.several:
+            return [await self._alone(calls[0])]
         lines = {(call.queue, call.group): self._line(call.queue, call.group) for call in calls}
         lows = {names: line.lows() for names, line in lines.items()}
         found = await self._database.run(batch_calls.pop(calls, [lows[call.queue, call.group] for call in calls]))
+        if len(calls) == 1 and found[0] is None:
+            return [await self._alone(calls[0])]
         return [
             Alone((call.queue, call.group)) if each is None else each for call, each in zip(calls, found, strict=True)
         ]
+
+    async def _alone(self, call: PopRequest) -> list[Claim] | BaseException:
+        return await self._database.run(call.alone(self._line(call.queue, call.group).lows()))
 
     async def abandon(self, answer: list[Claim]) -> None:
         """Give back what nobody is there to handle."""

@@ -68,7 +68,7 @@ class Waiter:
 class Room:
     """All who wait for the same."""
 
-    __slots__ = ("idle", "key", "look_at", "looked_at", "pause", "waiters")
+    __slots__ = ("idle", "key", "look_at", "looked_at", "pause", "slowed_at", "waiters")
 
     def __init__(self, key: Key, now: float) -> None:
         self.key = key
@@ -77,6 +77,7 @@ class Room:
         self.look_at = now
         # When the last look began that found nothing; idle: nothing has happened since.
         self.looked_at = float("-inf")
+        self.slowed_at = float("-inf")
         self.idle = False
 
     def call(self, count: int) -> None:
@@ -99,8 +100,11 @@ class Room:
         """Take note of a look in vain, and look less often."""
         self.looked_at = max(self.looked_at, began)
         self.idle = True
-        self.look_at = now + self.pause
-        self.pause = min(_LONGEST, self.pause * _GROWTH)
+        # Several who looked at the same time count as one.
+        if began >= self.slowed_at:
+            self.slowed_at = now
+            self.look_at = now + self.pause
+            self.pause = min(_LONGEST, self.pause * _GROWTH)
 
 
 class Hall:
