@@ -321,7 +321,20 @@ def test_pending_is_what_a_pop_could_get(
 
 
 def has_pending(sql: Connection, partition: str | None = None, group: str = "g", queue: str = "q") -> bool:
-    return run(sql, batch_calls.has_pending_messages(queue, partition, group, None))
+    """Ask from the front, and from places that clients remember: the answers must agree."""
+    answers = {
+        run(sql, batch_calls.has_pending_messages(queue, partition, group, lows)) for lows in (None, [0], [0, 0, 0, 0])
+    }
+    (answer,) = answers
+    return answer
+
+
+def test_what_lies_before_the_place_to_begin_is_not_looked_at(sql: Connection) -> None:
+    create_group(sql)
+    push(sql)
+    ((seq,),) = sql.execute("SELECT seq FROM penstock.ready").fetchall()
+    answers = [run(sql, batch_calls.has_pending_messages("q", None, "g", [low])) for low in (seq, seq + 1)]
+    assert answers == [True, False]
 
 
 def test_ranges_that_came_back_to_a_shared_group_are_pending(sql: Connection) -> None:

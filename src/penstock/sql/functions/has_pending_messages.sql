@@ -17,13 +17,18 @@ SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 AS $$
 DECLARE
-    reader record;
+    reader  record;
+    pending boolean;
 BEGIN
-    -- All of it in one statement where the queue has one priority, as nearly all have: this is asked often.
-    SELECT g.group_id, q.queue_id, q.priorities, EXISTS (
-        SELECT 1 FROM penstock.ready y
-        WHERE y.group_id = g.group_id AND y.priority = q.priorities[1] AND y.seq >= coalesce(lows[1], 0)
-    ) AS pending INTO reader
+    -- What is asked most often is one statement, and as small as can be.
+    IF lows IS NULL AND (partition_name IS NULL OR partition_name = '*') THEN
+        SELECT EXISTS (SELECT 1 FROM penstock.ready y WHERE y.group_id = g.group_id) INTO pending
+        FROM penstock.consumer_groups g
+        WHERE g.queue_id = (SELECT q.queue_id FROM penstock.queues q WHERE q.name = queue_name)
+          AND g.name = consumer_group;
+        RETURN coalesce(pending, true);
+    END IF;
+    SELECT g.group_id, q.queue_id, q.priorities INTO reader
     FROM penstock.queues q
     JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id
     WHERE q.name = queue_name AND g.name = consumer_group;
@@ -31,10 +36,6 @@ BEGIN
         RETURN true;
     END IF;
     IF partition_name IS NULL OR partition_name = '*' THEN
-        -- A statement of its own: as a part of RETURN the rest would be prepared each time, needed or not.
-        IF reader.pending OR cardinality(reader.priorities) = 1 THEN
-            RETURN reader.pending;
-        END IF;
         RETURN EXISTS (
             SELECT 1
             FROM unnest(reader.priorities, lows) l (level, low)
