@@ -32,17 +32,18 @@ class Items:
         self.values = values or []
         self.messages = messages or []
         self.packed = packed
-        self.count = len(self.values) + len(self.messages) + sum(segment.count for segment in packed)
+        self.count = len(self.values) or len(self.messages) or sum(segment.count for segment in packed)
 
     @property
     def bytes(self) -> int:
         """How much it is. A message counts for more than its bytes, so that a flight of small ones has an end too."""
-        return (
-            200 * self.count
-            + sum(map(len, self.values))
-            + sum(len(message.value) for message in self.messages)
-            + sum(len(segment.body) for segment in self.packed)
-        )
+        if self.values:
+            size = sum(map(len, self.values))
+        elif self.messages:
+            size = sum(len(message.value) for message in self.messages)
+        else:
+            size = sum(len(segment.body) for segment in self.packed)
+        return 200 * self.count + size
 
     def segments(self) -> Sequence[Segment]:
         """Pack it."""
@@ -115,10 +116,18 @@ class Pushes:
         for parcel in calls:
             results = []
             for place, items in parcel.places.items():
-                whole = begun[place]
-                first = whole.first_offset + taken[place]
-                taken[place] += items.count
-                results.append(PushResult(*place, whole.partition_id, first, items.count, whole.timestamp))
+                whole, before = begun[place], taken[place]
+                taken[place] = before + items.count
+                results.append(
+                    PushResult(
+                        place.queue,
+                        place.partition,
+                        whole.partition_id,
+                        whole.first_offset + before,
+                        items.count,
+                        whole.timestamp,
+                    )
+                )
             answers.append(results)
         return answers
 

@@ -33,7 +33,7 @@ class Plan(NamedTuple):
     idle_seconds: float
 
 
-FULL = Plan(100, 256, (1, 64), 2.0, 200, 500, 60, 9, 1000, 30)
+FULL = Plan(100, 256, (1, 16), 2.0, 200, 500, 60, 9, 1000, 30)
 QUICK = Plan(20, 32, (1,), 0.2, 20, 50, 5, 3, 50, 2)
 
 
