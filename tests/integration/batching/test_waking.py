@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -127,18 +128,20 @@ async def test_a_push_that_nobody_tells_of_is_found_by_looking(many: AsyncClient
     assert stats["has_pending_hits"] + stats["has_pending_misses"] == stats["has_pending_checks"]
 
 
-async def test_a_check_that_fails_counts_as_pending(dsn: str, client: Client, sql: Connection) -> None:
-    sql.execute("DROP ROLE IF EXISTS penstock_unchecked")
+async def test_a_check_that_fails_counts_as_pending(dsn: str, sql: Connection) -> None:
     create_group(sql)
-    sql.execute("CREATE ROLE penstock_unchecked LOGIN PASSWORD 'secret'")
+    role = SQL("penstock_unchecked_" + uuid4().hex[:12])
+    sql.execute(SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(role))
     try:
-        granted = "pop_claims, penstock.pop_claims_batch, penstock.sweep, penstock.ack_claims"
-        sql.execute("GRANT USAGE ON SCHEMA penstock TO penstock_unchecked")
-        sql.execute("GRANT SELECT ON penstock.migrations TO penstock_unchecked")
-        sql.execute(f"GRANT EXECUTE ON FUNCTION penstock.{granted} TO penstock_unchecked".encode())
-        async with AsyncClient(
-            psycopg.conninfo.make_conninfo(dsn, user="penstock_unchecked", password="secret")
-        ) as limited:
+        sql.execute(SQL("GRANT USAGE ON SCHEMA penstock TO {}").format(role))
+        sql.execute(SQL("GRANT SELECT ON penstock.migrations TO {}").format(role))
+        sql.execute(
+            SQL(
+                "GRANT EXECUTE ON FUNCTION penstock.pop_claims, penstock.pop_claims_batch, penstock.sweep TO {}"
+            ).format(role)
+        )
+        limited_dsn = psycopg.conninfo.make_conninfo(dsn, user=role.as_string(), password="secret")
+        async with AsyncClient(limited_dsn) as limited:
             waiting = asyncio.create_task(limited.pop("q", "g", wait=SOON))
             await quiet(limited, 2)
             stats = limited.stats()
@@ -146,8 +149,7 @@ async def test_a_check_that_fails_counts_as_pending(dsn: str, client: Client, sq
             push(sql)
             assert await waiting is not None
     finally:
-        sql.execute("DROP OWNED BY penstock_unchecked")
-        sql.execute("DROP ROLE penstock_unchecked")
+        sql.execute(SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(role))
 
 
 async def test_timers_end_in_time_though_nobody_pops(many: AsyncClient) -> None:
