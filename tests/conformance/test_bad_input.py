@@ -51,6 +51,8 @@ BAD_PUSHES: dict[str, tuple[Act, type[PenstockError], str]] = {
     "a number as headers": (lambda a: a.push("new", 1, headers=7), InvalidInput, "headers"),
     "a header that is no text": (lambda a: a.push("new", 1, headers={"a": 1}), InvalidInput, "headers"),
     "a value that is no JSON": (lambda a: a.push("new", object()), InvalidInput, "JSON"),
+    "a number that JSON has not": (lambda a: a.push("new", {"a": [1.5, float("nan")]}), InvalidInput, "NaN"),
+    "an infinity": (lambda a: a.push("new", [None, (float("-inf"),)]), InvalidInput, "infinity"),
     "one bad value of many": (lambda a: a.push("new", [1, object()]), InvalidInput, "JSON"),
     "a pair that is none": (lambda a: a.push_many("new", [("a", 1), "b"]), InvalidInput, "pairs"),
     "pairs that cannot be iterated": (lambda a: a.push_many("new", 7), InvalidInput, "pairs"),

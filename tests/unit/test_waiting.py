@@ -17,7 +17,7 @@ class Scene:
         self.hall = Hall(lambda: self.now)
         self.signals: list[Waiter] = []
         # No sweep is due unless a test is about sweeps.
-        self.hall.swept(Sweep(0, 0, 0, None, None))
+        self.hall.swept(Sweep(0, 0, 0, None, None, None))
 
     def enter(self, key: Key = ANY, wait: float = FOREVER) -> Waiter:
         entered: list[Waiter] = []
@@ -46,7 +46,7 @@ class Scene:
         """Look in vain until the longest pause is reached."""
         for _ in range(20):
             self.find(waiter, False)
-            self.hall.swept(Sweep(0, 0, 0, None, None))
+            self.hall.swept(Sweep(0, 0, 0, None, None, None))
             self.now += self.sleep(waiter)
 
 
@@ -61,7 +61,7 @@ def test_whoever_comes_first_looks_at_once_and_then_less_and_less_often(scene: S
     for _ in range(14):
         assert scene.step(waiter, check=False) is Step.POP
         scene.hall.popped(waiter, scene.now, False)
-        scene.hall.swept(Sweep(0, 0, 0, None, None))
+        scene.hall.swept(Sweep(0, 0, 0, None, None, None))
         pauses.append(scene.sleep(waiter))
         scene.now += pauses[-1]
     assert pauses[0] == pytest.approx(0.01)
@@ -89,7 +89,7 @@ def test_a_thousand_who_wait_for_the_same_look_as_often_as_one(scene: Scene) -> 
             if scene.step(waiter) in (Step.POP, Step.CHECK):
                 looks += 1
                 scene.find(waiter, False)
-                scene.hall.swept(Sweep(0, 0, 0, None, None))
+                scene.hall.swept(Sweep(0, 0, 0, None, None, None))
         scene.now += 0.05
     assert looks < 60 * 2 + 20
 
@@ -185,11 +185,11 @@ def test_a_room_is_empty_when_the_last_one_has_left(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("sweep", "pause"),
     [
-        (Sweep(0, 0, 0, None, None), 1.0),
-        (Sweep(0, 0, 0, None, 0.3), 0.3),
-        (Sweep(0, 0, 0, None, 0.001), 0.05),
-        (Sweep(0, 0, 0, None, 300.0), 1.0),
-        (Sweep(0, 5, 0, None, 300.0), 0.1),
+        (Sweep(0, 0, 0, None, None, None), 1.0),
+        (Sweep(0, 0, 0, None, None, 0.3), 0.3),
+        (Sweep(0, 0, 0, None, None, 0.001), 0.05),
+        (Sweep(0, 0, 0, None, None, 300.0), 1.0),
+        (Sweep(0, 5, 0, None, None, 300.0), 0.1),
         (None, 0.1),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_sweep_that_brought_work_makes_every_room_look(scene: Scene) -> None:
     waiters = [scene.enter(key) for key in (ANY, Key("other", None, "g"))]
     for waiter in waiters:
         scene.find(waiter, False)
-    scene.hall.swept(Sweep(1, 0, 0, None, None))
+    scene.hall.swept(Sweep(1, 0, 0, None, None, None))
     assert [scene.step(waiter) for waiter in waiters] == [Step.POP, Step.POP]
 
 
@@ -219,7 +219,7 @@ def test_what_happens_here_makes_a_sweep_due_soon(scene: Scene) -> None:
     assert not scene.hall.sweep_due()
     scene.hall.stir()
     assert scene.hall.sweep_due()
-    scene.hall.swept(Sweep(0, 0, 0, None, None))
+    scene.hall.swept(Sweep(0, 0, 0, None, None, None))
     scene.hall.stir()
     assert not scene.hall.sweep_due()
     scene.now += 0.11

@@ -46,7 +46,7 @@ class AsyncConsumer:
         self._belled: str | None = None
         self._hints: Hints | None = None
         self._pops: Batcher[PopRequest, list[Claim]] = self._batcher("pop", Pops(self._database, self._line))
-        self._sweeps: Batcher[None, Sweep | None] = Batcher("sweep", Sweeps(self.sweep), None, 1)
+        self._sweeps: Batcher[None, Sweep | None] = Batcher("sweep", Sweeps(self._sweep_on), None, 1)
         self._settlings = Settlings(self._database)
         self._settlers: dict[tuple[Any, ...], Batcher[Settling, None]] = {}
 
@@ -143,14 +143,7 @@ class AsyncConsumer:
 
     async def sweep(self) -> Sweep | None:
         """Do what time brings: expired leases, delays, backoffs. Consumers do this by themselves."""
-        self._counters.add("sweeps", 1)
-        self._hall.sweep_begins()
-        swept = None
-        try:
-            swept = await self._database.run(group_calls.sweep())
-            return swept
-        finally:
-            self._hall.swept(swept)
+        return await self._sweep_since(None)
 
     def stats(self) -> dict[str, int]:
         """Count what this client has done: batches, checks, sweeps, hints."""
@@ -289,6 +282,20 @@ class AsyncConsumer:
 
     async def _sweep(self) -> bool:
         return self._sweeping.did(await self._sweeps.submit(None))
+
+    async def _sweep_on(self) -> Sweep | None:
+        """Sweep from where the last one of this process says."""
+        return await self._sweep_since(self._sweeping.since())
+
+    async def _sweep_since(self, since: datetime | None) -> Sweep | None:
+        self._counters.add("sweeps", 1)
+        self._hall.sweep_begins()
+        swept = None
+        try:
+            swept = await self._database.run(group_calls.sweep(since))
+            return swept
+        finally:
+            self._hall.swept(swept)
 
     async def _hang_bell(self) -> None:
         """Hear of the pushes of other clients of this process, and of hints from others."""

@@ -161,14 +161,7 @@ class Consumer:
 
     def sweep(self) -> Sweep | None:
         """Do what time brings: expired leases, delays, backoffs. Consumers do this by themselves."""
-        self._counters.add("sweeps", 1)
-        self._hall.sweep_begins()
-        swept = None
-        try:
-            swept = self._database.run(group_calls.sweep())
-            return swept
-        finally:
-            self._hall.swept(swept)
+        return self._sweep_since(None)
 
     def stats(self) -> dict[str, int]:
         """Count what this client has done: batches, checks, sweeps, hints.
@@ -281,7 +274,17 @@ class Consumer:
         return pending
 
     def _sweep(self) -> bool:
-        return self._sweeping.did(self.sweep())
+        return self._sweeping.did(self._sweep_since(self._sweeping.since()))
+
+    def _sweep_since(self, since: datetime | None) -> Sweep | None:
+        self._counters.add("sweeps", 1)
+        self._hall.sweep_begins()
+        swept = None
+        try:
+            swept = self._database.run(group_calls.sweep(since))
+            return swept
+        finally:
+            self._hall.swept(swept)
 
     def _hang_bell(self) -> None:
         """Hear of the pushes of other clients of this process, and of hints from others."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from types import TracebackType
 from typing import Any, TypeVar
 
 import psycopg
@@ -19,8 +20,8 @@ import psycopg_pool
 
 from penstock.engine.address import Address, open_address
 from penstock.engine.calls import Call
-from penstock.engine.deadlines import Watchdog, async_deadline
-from penstock.engine.failures import translated
+from penstock.engine.deadlines import AsyncWatch, Watchdog, timed_out
+from penstock.engine.failures import translate
 from penstock.engine.retries import pauses
 from penstock.errors import PenstockError, TimedOut, Unavailable
 from penstock.settings import Settings
@@ -45,8 +46,11 @@ class Database:
         waits = pauses(self.settings.timeout)
         while True:
             try:
-                with self.connection() as connection:
+                pool, connection = self._take()
+                try:
                     return call.parse(self.execute(connection, call))
+                finally:
+                    _give_back(pool, connection)
             except Unavailable as error:
                 pause = next(waits, None)
                 if isinstance(error, TimedOut) or not call.repeatable or pause is None:
@@ -82,8 +86,7 @@ class Database:
         try:
             yield connection
         finally:
-            with contextlib.suppress(psycopg_pool.PoolClosed):
-                pool.putconn(connection)
+            _give_back(pool, connection)
 
     def close(self) -> None:
         """Close all connections and let go of an embedded server."""
@@ -91,10 +94,8 @@ class Database:
         self._watchdog.close()
         self.address.close()
 
-    @contextmanager
-    def _limited(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        with translated(), broken(connection), self._watchdog.deadline(connection, self.settings.timeout):
-            yield
+    def _limited(self, connection: psycopg.Connection[Any]) -> "_Limited":
+        return _Limited(self._watchdog, connection, self.settings.timeout)
 
     def _take(self) -> tuple[psycopg_pool.ConnectionPool[Any], psycopg.Connection[Any]]:
         deadline = time.monotonic() + self.settings.connect_timeout
@@ -129,7 +130,7 @@ class Database:
         return pool_exhausted(self.settings)
 
     def _new_pool(self) -> psycopg_pool.ConnectionPool[Any]:
-        return psycopg_pool.ConnectionPool(
+        pool = psycopg_pool.ConnectionPool(
             self.address.dsn,
             kwargs=self.address.connect_options(),
             check=refuse_stale,
@@ -137,6 +138,10 @@ class Database:
             open=True,
             **pool_options(self.settings),
         )
+        # A call that comes before the first connection has it open a second one, and the two then take turns for ever.
+        with contextlib.suppress(psycopg_pool.PoolTimeout):
+            pool.wait(_PATIENCE)
+        return pool
 
 
 class AsyncDatabase:
@@ -186,7 +191,7 @@ class AsyncDatabase:
 
     async def execute(self, connection: psycopg.AsyncConnection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
-        async with self._limited(connection):
+        with self._limited(connection):
             cursor = await connection.execute(call.sql.encode(), call.parameters, binary=True)
             return await cursor.fetchall()
 
@@ -194,17 +199,17 @@ class AsyncDatabase:
     async def transaction(self, connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
         """Make the body one transaction. Beginning and ending it are calls too, with a deadline each."""
         block = connection.transaction()
-        async with self._limited(connection):
+        with self._limited(connection):
             await block.__aenter__()
         try:
             yield
         except BaseException as error:
-            async with self._limited(connection):
+            with self._limited(connection):
                 handled = await block.__aexit__(type(error), error, error.__traceback__)
             if not handled:
                 raise
         else:
-            async with self._limited(connection):
+            with self._limited(connection):
                 await block.__aexit__(None, None, None)
 
     @asynccontextmanager
@@ -225,11 +230,8 @@ class AsyncDatabase:
         if self._address is not None:
             self._address.close()
 
-    @asynccontextmanager
-    async def _limited(self, connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
-        with translated(), broken(connection):
-            async with async_deadline(connection, self.settings.timeout):
-                yield
+    def _limited(self, connection: psycopg.AsyncConnection[Any]) -> "_AsyncLimited":
+        return _AsyncLimited(connection, self.settings.timeout)
 
     async def _take(
         self,
@@ -276,6 +278,8 @@ class AsyncDatabase:
             **pool_options(self.settings),
         )
         await pool.open()
+        with contextlib.suppress(psycopg_pool.PoolTimeout):
+            await pool.wait(_PATIENCE)
         return pool
 
 
@@ -308,17 +312,71 @@ async def refuse_stale_async(connection: psycopg.AsyncConnection[Any]) -> None:
         raise psycopg.OperationalError("the server closed this idle connection")
 
 
-@contextmanager
-def broken(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Iterator[None]:
-    """Say it clearly when the connection broke during a call."""
-    try:
-        yield
-    except psycopg.OperationalError as error:
-        if error.sqlstate is None and connection.broken:
-            raise Unavailable(
-                f"the connection broke during the call, and whether it took effect is unknown: {str(error).strip()}"
-            ) from error
-        raise
+class _Limited:
+    """Surrounds one call: it has a deadline, and what it raises says what to do.
+
+    A class, as every call makes one: the decorator would cost more than all the rest of it.
+    """
+
+    __slots__ = ("_connection", "_seconds", "_watch", "_watchdog")
+
+    def __init__(self, watchdog: Watchdog, connection: psycopg.Connection[Any], seconds: float) -> None:
+        self._watchdog = watchdog
+        self._connection = connection
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._watch = self._watchdog.watch(self._connection, self._seconds)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watchdog.forget(self._watch)
+        if error is not None:
+            _raise_known(error, self._connection, self._watch.ended, self._seconds)
+
+
+class _AsyncLimited:
+    """The same for an asynchronous call."""
+
+    __slots__ = ("_connection", "_seconds", "_watch")
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], seconds: float) -> None:
+        self._connection = connection
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._watch = AsyncWatch(self._connection, self._seconds)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watch.forget()
+        if error is not None:
+            _raise_known(error, self._connection, self._watch.ended, self._seconds)
+
+
+def _raise_known(
+    error: BaseException,
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+    ended: bool,
+    seconds: float,
+) -> None:
+    """Say it clearly when a call was ended, when the connection broke during it, and whatever the server answered."""
+    if isinstance(error, psycopg.Error) and ended:
+        raise timed_out(seconds) from error
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None and connection.broken:
+        raise Unavailable(
+            f"the connection broke during the call, and whether it took effect is unknown: {str(error).strip()}"
+        ) from error
+    if isinstance(error, Exception) and not isinstance(error, PenstockError) and (known := translate(error)):
+        raise known from error
+
+
+def _give_back(pool: psycopg_pool.ConnectionPool[Any], connection: psycopg.Connection[Any]) -> None:
+    # A pool that was closed meanwhile has closed its connections.
+    with contextlib.suppress(psycopg_pool.PoolClosed):
+        pool.putconn(connection)
 
 
 def pool_exhausted(settings: Settings) -> Unavailable:

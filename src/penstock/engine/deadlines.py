@@ -11,9 +11,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -23,11 +20,15 @@ from penstock.errors import TimedOut
 _CANCEL_SECONDS = 1.0
 
 
-@dataclass(eq=False)
-class _Watch:
-    connection: psycopg.Connection[Any]
-    due: float
-    cancelled: bool = False
+class Watch:
+    """A call that is under way; `ended` when its deadline has passed and it was told to end."""
+
+    __slots__ = ("connection", "due", "ended")
+
+    def __init__(self, connection: psycopg.Connection[Any], due: float) -> None:
+        self.connection = connection
+        self.due = due
+        self.ended = False
 
 
 class Watchdog:
@@ -35,7 +36,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._watches: set[_Watch] = set()
+        self._watches: set[Watch] = set()
         self._wakes_at = 0.0
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -46,31 +47,24 @@ class Watchdog:
             self._closed = True
             self._changed.notify()
 
-    @contextmanager
-    def deadline(self, connection: psycopg.Connection[Any], seconds: float) -> Iterator[None]:
-        """Let the body use the connection for so many seconds, then raise TimedOut in it."""
-        watch = _Watch(connection, time.monotonic() + seconds)
-        self._add(watch)
-        try:
-            yield
-        except psycopg.Error as error:
-            if watch.cancelled:
-                raise _timed_out(seconds) from error
-            raise
-        finally:
-            with self._changed:
-                self._watches.discard(watch)
-
-    def _add(self, watch: _Watch) -> None:
+    def watch(self, connection: psycopg.Connection[Any], seconds: float) -> Watch:
+        """Let a call use the connection for so many seconds. Forget the watch when the call is over."""
+        watch = Watch(connection, time.monotonic() + seconds)
         with self._changed:
             self._watches.add(watch)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._watch, name="penstock-watchdog", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="penstock-watchdog", daemon=True)
                 self._thread.start()
             elif watch.due < self._wakes_at:
                 self._changed.notify()
+        return watch
 
-    def _watch(self) -> None:
+    def forget(self, watch: Watch) -> None:
+        """End no call any more."""
+        with self._changed:
+            self._watches.discard(watch)
+
+    def _run(self) -> None:
         while True:
             with self._changed:
                 if self._closed and not self._watches:
@@ -85,40 +79,47 @@ class Watchdog:
             for watch in due:
                 self._end(watch)
 
-    def _end(self, watch: _Watch) -> None:
-        if watch.cancelled:
+    def _end(self, watch: Watch) -> None:
+        if watch.ended:
             _shut(watch.connection)
             watch.due = float("inf")
             return
-        watch.cancelled = True
+        watch.ended = True
         watch.due = time.monotonic() + 2 * _CANCEL_SECONDS
         with contextlib.suppress(psycopg.Error, OSError):
             watch.connection.cancel_safe(timeout=_CANCEL_SECONDS)
 
 
-@asynccontextmanager
-async def async_deadline(connection: psycopg.AsyncConnection[Any], seconds: float) -> AsyncIterator[None]:
-    """Let the body use the connection for so many seconds, then raise TimedOut in it."""
-    ending: list[asyncio.Task[None]] = []
+class AsyncWatch:
+    """The same for one call of an asynchronous client, whose loop is its own watchdog."""
 
-    async def end() -> None:
+    __slots__ = ("_connection", "_ending", "_loop", "_timer")
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], seconds: float) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self._end)
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its deadline has passed and it was told to end."""
+        return self._ending is not None
+
+    def forget(self) -> None:
+        """End the call no more."""
+        self._timer.cancel()
+        if self._ending is not None:
+            self._ending.cancel()
+
+    def _end(self) -> None:
+        self._ending = self._loop.create_task(self._cancel_then_shut())
+
+    async def _cancel_then_shut(self) -> None:
         with contextlib.suppress(psycopg.Error, OSError):
-            await connection.cancel_safe(timeout=_CANCEL_SECONDS)
+            await self._connection.cancel_safe(timeout=_CANCEL_SECONDS)
         await asyncio.sleep(_CANCEL_SECONDS)
-        _shut(connection)
-
-    loop = asyncio.get_running_loop()
-    timer = loop.call_later(seconds, lambda: ending.append(loop.create_task(end())))
-    try:
-        yield
-    except psycopg.Error as error:
-        if ending:
-            raise _timed_out(seconds) from error
-        raise
-    finally:
-        timer.cancel()
-        for task in ending:
-            task.cancel()
+        _shut(self._connection)
 
 
 def _shut(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
@@ -129,7 +130,8 @@ def _shut(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) ->
         end.shutdown(socket.SHUT_RDWR)
 
 
-def _timed_out(seconds: float) -> TimedOut:
+def timed_out(seconds: float) -> TimedOut:
+    """Return what to raise for a call that was ended."""
     return TimedOut(
         f"no answer within {seconds:g} s; whether the call took effect is unknown. Look at the server with "
         "`penstock doctor`, or raise PENSTOCK_TIMEOUT."

@@ -127,13 +127,17 @@ class Seek(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """What a sweep did, and when the next timer is due: at what time, and in how many seconds by the server's clock."""
+    """What a sweep did, when the next timer is due (if soon), where the next sweep may begin (if this one saw all).
+
+    `due_in` is how many seconds the next timer is away, by the server's clock.
+    """
 
     woken: int
     trimmed: int
     enrolled: int
     next_due: datetime | None
-    due_in: float | None
+    swept_to: datetime | None
+    due_in: float | None = None
 
 
 class Resync(NamedTuple):
@@ -292,11 +296,12 @@ def release(group_id: int, partition_id: int, lease_id: UUID | None, shared: boo
     )
 
 
-def sweep() -> Call[Sweep | None]:
-    """Do what time brings; None when another process is at it."""
+def sweep(since: datetime | None = None) -> Call[Sweep | None]:
+    """Do what time brings, or what it brought since then; None when another process is at it."""
     return Call(
-        "SELECT s.*, extract(epoch FROM s.next_due - clock_timestamp())::float8 FROM penstock.sweep() s",
-        (),
+        "SELECT s.*, extract(epoch FROM s.next_due - clock_timestamp())::float8 "
+        "FROM penstock.sweep(since => coalesce(%s::timestamptz, '-infinity')) s",
+        (since,),
         lambda rows: Sweep(*rows[0]) if rows else None,
         True,
     )

@@ -1,5 +1,6 @@
 """What goes in and what comes out: messages and the results of pushing them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -82,8 +83,27 @@ def encode(value: Any) -> bytes:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     try:
-        return msgspec.json.encode(value)
+        encoded = msgspec.json.encode(value)
+        # NaN and the infinities become null without a word: look for them where there is one.
+        if b"null" in encoded and _loses_a_number(value):
+            raise ValueError("it has a number that JSON cannot hold: NaN or an infinity")
+        return encoded
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidInput(
             f"a message of type {type(value).__name__} cannot be stored as JSON ({error}); give bytes, or a JSON value"
         ) from None
+
+
+def _loses_a_number(value: Any) -> bool:
+    match value:
+        case float():
+            return not math.isfinite(value)
+        case None | str() | int():
+            return False
+        case dict():
+            return any(map(_loses_a_number, value.values()))
+        case list() | tuple():
+            return any(map(_loses_a_number, value))
+        case _:
+            plain = msgspec.to_builtins(value)
+            return plain is not value and _loses_a_number(plain)

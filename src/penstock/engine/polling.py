@@ -1,4 +1,4 @@
-"""How a client looks for work, without doing any of it: where in line to begin, when to sweep, how long to wait.
+"""How a client looks for work, without doing any of it: where in line to begin, and when to sweep.
 
 Places in line that were taken leave dead index entries where the next pop would begin, and while somebody holds a
 transaction open nothing removes them. So a client remembers how far it has seen the line taken, and begins there. A
@@ -9,13 +9,14 @@ trails by half a second, and every few seconds one pop begins at the very front.
 import time
 from collections import deque
 from collections.abc import Iterable
+from datetime import datetime
 
 from penstock.engine.group_calls import Claim, Sweep
 
 _TRAIL = 0.5
 _FRONT_EVERY = 5.0
 _SWEEP_EVERY = 0.1
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+_SWEEP_ALL_EVERY = 10.0
 
 
 class Line:
@@ -47,10 +48,16 @@ class Line:
 
 
 class Sweeping:
-    """When a process sweeps: now and then while it consumes, and whenever it found nothing."""
+    """When a process sweeps: now and then while it consumes, and whenever it found nothing.
+
+    Timers that were served leave dead index entries, too, so a sweep begins where the last one of this process says,
+    and every few seconds at the very beginning.
+    """
 
     def __init__(self) -> None:
         self._next = 0.0
+        self._all_at = 0.0
+        self._swept_to: datetime | None = None
 
     def due(self) -> bool:
         """Say whether it is time, and count it as done."""
@@ -60,23 +67,17 @@ class Sweeping:
         self._next = now + _SWEEP_EVERY
         return True
 
+    def since(self) -> datetime | None:
+        """Return where the next sweep begins; None for the beginning."""
+        now = time.monotonic()
+        if now < self._all_at:
+            return self._swept_to
+        self._all_at = now + _SWEEP_ALL_EVERY
+        return None
+
     def did(self, sweep: Sweep | None) -> bool:
         """Take note of a sweep; say whether it may have brought work."""
-        return sweep is not None and sweep.woken + sweep.enrolled > 0
-
-
-class Waiting:
-    """How long a poller waits between looks: growing pauses until its time is up, or for ever with None."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._deadline = float("inf") if seconds is None else time.monotonic() + seconds
-        self._pause = _FIRST_PAUSE
-
-    def pause(self) -> float | None:
-        """Return how long to wait before the next look; None when the time is up."""
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            return None
-        pause = min(self._pause, left)
-        self._pause = min(_LONGEST_PAUSE, self._pause * 1.5)
-        return pause
+        if sweep is None:
+            return False
+        self._swept_to = sweep.swept_to or self._swept_to
+        return sweep.woken + sweep.enrolled > 0

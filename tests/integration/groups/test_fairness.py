@@ -7,7 +7,7 @@ from penstock.engine import group_calls
 
 from .steps import MODES, create_group, pop_call, push_some, push_to_many, run
 
-SMALL, MOUNTAIN = 999, 50_000
+SMALL, MOUNTAIN = 999, 1_000_000
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -224,7 +224,7 @@ def test_whoever_comes_after_a_renewal_and_an_ack_waits_and_finds_nothing_to_tak
 
 def test_without_locking_the_newest_row_itself_they_get_into_each_others_way(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "lock_newest", ("EXIT WHEN locked IS NOT DISTINCT FROM seen;", "EXIT;"))
+    mutate(sql, "lock_newest", ("IF locked IS NOT DISTINCT FROM seen THEN", "IF true THEN"))
     assert third_after_a_renewal(fresh, sql) == "UniqueViolation"
 
 

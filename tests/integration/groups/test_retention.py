@@ -161,3 +161,22 @@ def test_ranges_of_a_shared_group_that_are_dropped_do_not_come_as_empty_claims(
     assert sql.execute("SELECT count(*) FROM penstock.claims").fetchall() == [(0,)]
     assert client.lag("q", "g") == 0
     assert violations(sql) == {}
+
+
+def test_a_shared_group_counts_what_was_dropped_of_ranges_that_it_had_set_aside(
+    client: Client, sql: Connection
+) -> None:
+    client.create("q", retention_time=3600, retention_rule="drop_and_count")
+    create_group(sql, mode="shared")
+    push_segments(sql, 10)
+    claim = must_pop(sql, most=4)
+    age(sql)
+    push(sql)
+    assert floor(client) == 10
+    ack(sql, claim)
+    assert offsets(drain(sql)) == [10]
+    counted = "SELECT skipped, acked_count FROM penstock.partition_consumers WHERE consumer_group = 'g'"
+    assert sql.execute(counted).fetchall() == [(6, 5)]
+    assert violations(sql) == {}
+    client.delete("q")
+    assert sql.execute("SELECT count(*) FROM penstock.skips").fetchall() == [(0,)]

@@ -1,12 +1,14 @@
 """The sweep does what time brings, one at a time, and never waits: nobody's open transaction stops the timers."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from log.conftest import Connection, Connections
 from log.interleaving import mutate, push, source
 
 from penstock.engine import group_calls
+from penstock.engine.polling import Sweeping
 
 from .steps import (
     MODES,
@@ -296,3 +298,65 @@ def test_the_sweep_takes_no_lock_that_it_would_wait_for() -> None:
         ]
         assert locks
         assert all("SKIP LOCKED" in line for line in locks)
+
+
+def test_a_sweep_says_where_the_next_one_may_begin(sql: Connection) -> None:
+    done = sweep(sql)
+    assert done is not None
+    ((behind,),) = sql.execute("SELECT clock_timestamp() - %s", (done.swept_to,)).fetchall()
+    assert 2 <= behind.total_seconds() < 60
+
+
+def test_a_sweep_that_did_not_get_to_the_end_says_nothing_of_the_kind(sql: Connection) -> None:
+    create_group(sql)
+    push_to_many(sql, 20)
+    for _ in range(20):
+        ack(sql, must_pop(sql))
+    pass_time(sql)
+    assert sql.execute("SELECT swept_to FROM penstock.sweep(10)").fetchall() == [(None,)]
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+def test_what_was_due_before_is_left_to_a_sweep_from_the_beginning(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode)
+    push(sql)
+    must_pop(sql)
+    pass_time(sql)
+    later = run(sql, group_calls.sweep(datetime.now(UTC) + timedelta(hours=1)))
+    assert (later and later.woken) == 0
+    everything = run(sql, group_calls.sweep())
+    # In a shared group the frontier's own timer is due, too.
+    assert (everything and everything.woken) == {"ordered": 1, "shared": 2}[mode]
+
+
+def test_served_timers_cost_a_sweep_nothing_although_a_transaction_is_open(
+    connections: Connections, sql: Connection
+) -> None:
+    create_group(sql)
+    holder = connections.open()
+    holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    holder.execute("SELECT 1")
+    for _ in range(300):
+        push(sql)
+        ack(sql, must_pop(sql))
+        sql.execute("UPDATE penstock.journal SET due_at = clock_timestamp() WHERE due_at > clock_timestamp()")
+        sweep(sql)
+
+    def pages(since: str) -> int:
+        statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT json) SELECT penstock.sweep(since => {since})"
+        ((plans,),) = sql.execute(statement.encode()).fetchall()
+        return int(plans[0]["Plan"]["Shared Hit Blocks"])
+
+    assert pages("clock_timestamp()") * 3 < pages("'-infinity'")
+    holder.rollback()
+
+
+def test_a_process_begins_where_its_last_sweep_said() -> None:
+    sweeping = Sweeping()
+    assert sweeping.since() is None
+    moment = datetime.now(UTC)
+    assert sweeping.did(group_calls.Sweep(1, 0, 0, None, moment))
+    assert sweeping.since() == moment
+    assert not sweeping.did(group_calls.Sweep(0, 0, 0, None, None))
+    assert not sweeping.did(None)
+    assert sweeping.since() == moment

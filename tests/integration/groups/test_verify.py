@@ -41,6 +41,11 @@ SEGMENT = "partition_id = (SELECT partition_id FROM penstock.partitions WHERE na
 HELD = "group_id = (SELECT group_id FROM penstock.consumer_groups WHERE name = 's')"
 # What is done to the tables, and what must be found. Some damage is seen from two sides.
 DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
+    (
+        "a segment lost a part of its ends",
+        [f"UPDATE penstock.segments SET ends = substr(ends, 5) WHERE {SEGMENT} 10"],
+        {"segments_of_wrong_shape"},
+    ),
     ("a segment is missing", [f"DELETE FROM penstock.segments WHERE {SEGMENT} 10"], {"gaps"}),
     (
         "a segment begins before the last one ends",

@@ -46,21 +46,17 @@ def test_without_the_lock_a_second_push_takes_the_same_offset(fresh: Connections
 
 
 def test_without_a_new_snapshot_a_second_push_takes_the_same_offset(fresh: Connections) -> None:
-    look = (
-        "    SELECT g.base_offset + g.count AS head, g.created_at INTO newest\n"
-        "    FROM penstock.segments g\n"
-        "    WHERE g.partition_id = target.partition_id\n"
-        "    ORDER BY g.base_offset DESC\n"
-        "    LIMIT 1;\n"
+    head = "coalesce(newest.head, 0)"
+    too_early = (
+        "    seen := (SELECT max(s.base_offset + s.count) FROM penstock.segments s WHERE s.partition_id ="
+        " (SELECT p.partition_id FROM penstock.partitions p JOIN penstock.queues q ON q.queue_id = p.queue_id"
+        " WHERE q.name = queue_name AND p.name = partition_name));\n    LOOP\n"
     )
-    too_early = look.replace(
-        "target.partition_id",
-        "(SELECT p.partition_id FROM penstock.partitions p JOIN penstock.queues q ON q.queue_id = p.queue_id"
-        " WHERE q.name = queue_name AND p.name = partition_name)",
-    )
+    declared = "    target     record;\n"
     with fresh:
         sql = fresh.open(autocommit=True)
-        mutate(sql, "push_segment", (look, ""), ("    LOOP\n", f"{too_early}    LOOP\n"))
+        changes = [(head, "coalesce(seen, 0)"), ("    LOOP\n", too_early), (declared, f"{declared}    seen bigint;\n")]
+        mutate(sql, "push_segment", *changes)
         assert not second_push_gets_the_next_offset(fresh, sql, PUSH_ONE)
 
 

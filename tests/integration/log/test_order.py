@@ -325,3 +325,13 @@ def test_a_push_in_another_partition_never_waits(connections: Connections, sql: 
     push(first, "a")
     sql.execute("SET penstock.lock_timeout = '1s'")
     assert push(sql, "b") == 1
+
+
+@pushes
+def test_a_partition_that_has_no_offsets_left_refuses_a_push(sql: Connection, statement: str) -> None:
+    push(sql)
+    sql.execute("UPDATE penstock.segments SET base_offset = penstock.offset_limit() - 2")
+    assert push(sql, statement=statement) == (1 << 42) - 1
+    with pytest.raises(errors.ProgramLimitExceeded, match="another partition"):
+        push(sql, statement=statement)
+    assert offsets(sql)[-1] == (1 << 42) - 1

@@ -50,8 +50,6 @@ def test_every_setting_has_a_meaning_and_accepts_its_own_default(sql: Connection
             "INSERT INTO penstock.partitions (queue_id, name) SELECT queue_id, '0' FROM penstock.queues",
             "partitions_name_is_unique",
         ),
-        ("UPDATE penstock.segments SET base_offset = -1", "segments_shape_is_valid"),
-        ("UPDATE penstock.segments SET count = 7", "segments_shape_is_valid"),
     ],
 )
 def test_the_tables_themselves_refuse_what_is_wrong(

@@ -1,8 +1,13 @@
-"""Push, pop and ack at full load, by processes of their own: free, and beside a transaction that somebody holds."""
+"""Push, pop and ack at full load, by processes of their own: free, and beside a transaction that somebody holds.
+
+Both at the same time, in two databases of one server: a transaction keeps back only what its own database could clean
+up, and whatever else the machine is busy with hits both alike. Then they change places.
+"""
 
 import multiprocessing as mp
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.sharedctypes import Synchronized
 from statistics import mean
@@ -32,16 +37,17 @@ class Load(msgspec.Struct, frozen=True):
         return mean(self.held) / mean(self.free)
 
 
-def measure(url: str, partitions: int, seconds: float, say: Say) -> Load:
-    """Run free, held, and free again, so that a drift of the machine hits both."""
-    say(f"{partitions:,} partitions, free")
-    free = run(url, partitions, seconds / 2)
-    say(f"{partitions:,} partitions, beside an open transaction")
-    with open_transaction(url):
-        held = run(url, partitions, seconds)
-    say(f"{partitions:,} partitions, free again")
-    free += run(url, partitions, seconds / 2)
-    return Load(partitions, free, held)
+def measure(urls: tuple[str, str], partitions: int, seconds: float, say: Say) -> Load:
+    """Load two databases at once, one of them beside an open transaction, and again the other way round."""
+    load = Load(partitions, [], [])
+    with ThreadPoolExecutor(2) as both:
+        for held, free in (urls, urls[::-1]):
+            say(f"{partitions:,} partitions, free, and at the same time beside an open transaction")
+            with open_transaction(held):
+                rates = both.map(run, (held, free), (partitions,) * 2, (seconds,) * 2)
+                load.held.extend(next(rates))
+                load.free.extend(next(rates))
+    return load
 
 
 def run(url: str, partitions: int, seconds: float, producers: int = 2, consumers: int = 3) -> list[float]:

@@ -58,7 +58,12 @@ def run(url: str, plan: Plan, say: Callable[[str], None]) -> Report:
         # First of all, while no timer of other measurements can give them something to do.
         say(f"{plan.idle_consumers} idle consumers")
         idling = idle.measure(own, plan.idle_consumers, plan.idle_seconds)
-        loads = [load.measure(own, count, plan.load_seconds, say) for count in plan.load_partitions]
+        loads = []
+        for count in plan.load_partitions:
+            with own_database(url) as one, own_database(url) as other:
+                for each in (one, other):
+                    Client(each).close()
+                loads.append(load.measure((one, other), count, plan.load_seconds, say))
         scaling = scale.measure(client, plan.sizes, plan.rounds, plan.pops, say)
     return Report(facts, scaling, loads, idling)
 

@@ -6,7 +6,7 @@
 --
 -- Parameters: targets - a partition id per segment; the others as in push_segments.
 -- Returns: one row per segment, in the order given. Times never go back within a partition.
--- Calls: require_packed, packed_bytes, compresses, wake_partitions.
+-- Calls: require_packed, refuse_full, offset_limit, packed_bytes, compresses, wake_partitions.
 -- Tables: queues, partitions (read), segments, doorbells (insert).
 CREATE OR REPLACE FUNCTION penstock.append_segments(
     targets     bigint[],
@@ -65,6 +65,11 @@ BEGIN
         WHERE p.partition_id = s.target
         LIMIT 1
     ) p;
+
+    PERFORM penstock.refuse_full(p.name)
+    FROM unnest(targets, offsets, counts) s (target, base_offset, count)
+    JOIN penstock.partitions p ON p.partition_id = s.target
+    WHERE s.base_offset + s.count > penstock.offset_limit();
 
     INSERT INTO penstock.segments (
         partition_id, base_offset, created_at, count, bytes,

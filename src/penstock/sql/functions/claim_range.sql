@@ -6,7 +6,7 @@
 --
 -- Parameters: line - the place, which the caller has just deleted; the others as in pop_claims.
 -- Returns: the rows of pop_claims.
--- Calls: deliverable, append_state, partition_span, stop_after_bytes, segment_slices. Tables: partitions (read), journal, ready, claims (insert).
+-- Calls: deliverable, append_state, partition_span, stop_after_bytes, segment_slices. Tables: partitions (read), journal, ready, claims, skips (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_range(
     line         penstock.ready,
     line_level   integer,
@@ -74,6 +74,12 @@ BEGIN
 
     IF line.lo IS NOT NULL THEN
         SELECT greatest(start, s.floor_offset) INTO start FROM penstock.partition_span(line.partition_id) s;
+        IF start > line.lo THEN
+            -- Again after a seek back: then it is the same messages, and they count once.
+            INSERT INTO penstock.skips (group_id, partition_id, lo, hi)
+            VALUES (line.group_id, line.partition_id, line.lo, least(start, line.hi))
+            ON CONFLICT DO NOTHING;
+        END IF;
         IF start >= stop THEN
             RETURN; -- retention has dropped it
         END IF;

@@ -47,7 +47,7 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     reader   record;
-    levels   smallint[];
+    levels   integer[];
     level    integer;
     line     penstock.ready;
     wanted   integer := max_partitions;
@@ -59,7 +59,9 @@ BEGIN
         RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM penstock.require_read_committed('pop');
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM penstock.require_read_committed('pop');
+    END IF;
     SELECT g.group_id, q.queue_id, q.settings || g.config AS settings, q.priorities, g.mode INTO reader
     FROM penstock.queues q
     JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id
@@ -82,9 +84,9 @@ BEGIN
     END IF;
 
     -- Highest priority first, but now and then from the lowest, so that nobody starves.
-    levels := ARRAY(SELECT i FROM generate_subscripts(reader.priorities, 1) i);
-    IF cardinality(levels) > 1 AND random() < 0.125 THEN
-        levels := ARRAY(SELECT i FROM generate_subscripts(reader.priorities, 1, true) i);
+    levels := ARRAY[1];
+    IF cardinality(reader.priorities) > 1 THEN
+        levels := ARRAY(SELECT i FROM generate_subscripts(reader.priorities, 1, random() < 0.125) i);
     END IF;
     FOREACH level IN ARRAY levels LOOP
         -- A place may turn out to have nothing to give, and those behind it something: go on, within reason.

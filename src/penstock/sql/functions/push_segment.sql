@@ -4,7 +4,7 @@
 --
 -- Parameters: one entry of those of push_segments.
 -- Returns: where the segment went and the time its messages got.
--- Calls: ensure_partitions, require_packed, compresses, wake_partitions, push_segments (for callers above READ
+-- Calls: ensure_partitions, require_packed, compresses, offset_limit, refuse_full, wake_partitions, push_segments (for callers above READ
 -- COMMITTED). Tables: queues, consumer_groups (read), partitions (lock), segments (insert).
 CREATE OR REPLACE FUNCTION penstock.push_segment(
     queue_name     text,
@@ -26,8 +26,9 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_variable
 DECLARE
-    target record;
-    newest record;
+    target     record;
+    compressed boolean;
+    consumed   boolean;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN QUERY SELECT * FROM penstock.push_segments(
@@ -66,36 +67,36 @@ BEGIN
         );
     END IF;
 
-    -- A new statement, hence a new snapshot: under the lock it sees every segment there is.
-    SELECT g.base_offset + g.count AS head, g.created_at INTO newest
-    FROM penstock.segments g
-    WHERE g.partition_id = target.partition_id
-    ORDER BY g.base_offset DESC
-    LIMIT 1;
-
-    partition_id := target.partition_id;
-    first_offset := coalesce(newest.head, 0);
-    message_count := count;
-    created_at := greatest(clock_timestamp(), newest.created_at);
-    IF penstock.compresses(target.settings ->> 'compression') THEN
-        INSERT INTO penstock.segments (
-            partition_id, base_offset, created_at, count, bytes,
-            body_compressed, ends, keys, key_ends, headers, header_ends
-        ) VALUES (
-            partition_id, first_offset, created_at, count, penstock.packed_bytes(body, keys, headers),
-            body, ends, keys, key_ends, headers, header_ends
-        );
-    ELSE
-        INSERT INTO penstock.segments (
-            partition_id, base_offset, created_at, count, bytes,
-            body, ends, keys, key_ends, headers, header_ends
-        ) VALUES (
-            partition_id, first_offset, created_at, count, penstock.packed_bytes(body, keys, headers),
-            body, ends, keys, key_ends, headers, header_ends
-        );
+    compressed := penstock.compresses(target.settings ->> 'compression');
+    -- A new statement, hence a new snapshot: under the locks it sees every segment and every group there is. One
+    -- statement for all of it: starting and ending one costs as much as what it does here.
+    INSERT INTO penstock.segments AS s (
+        partition_id, base_offset, created_at, count, bytes,
+        body, body_compressed, ends, keys, key_ends, headers, header_ends
+    )
+    SELECT
+        target.partition_id, coalesce(newest.head, 0), greatest(clock_timestamp(), newest.created_at), count,
+        penstock.packed_bytes(body, keys, headers),
+        CASE WHEN NOT compressed THEN body END, CASE WHEN compressed THEN body END,
+        ends, keys, key_ends, headers, header_ends
+    FROM (VALUES (1)) one
+    LEFT JOIN LATERAL (
+        SELECT g.base_offset + g.count AS head, g.created_at
+        FROM penstock.segments g
+        WHERE g.partition_id = target.partition_id
+        ORDER BY g.base_offset DESC
+        LIMIT 1
+    ) newest ON true
+    RETURNING
+        s.base_offset, s.created_at,
+        EXISTS (SELECT 1 FROM penstock.consumer_groups g WHERE g.queue_id = target.queue_id)
+    INTO first_offset, created_at, consumed;
+    IF first_offset + count > penstock.offset_limit() THEN
+        PERFORM penstock.refuse_full(partition_name);
     END IF;
-    PERFORM 1 FROM penstock.consumer_groups g WHERE g.queue_id = target.queue_id LIMIT 1;
-    IF FOUND THEN
+    partition_id := target.partition_id;
+    message_count := count;
+    IF consumed THEN
         PERFORM penstock.wake_partitions(ARRAY[partition_id], ARRAY[first_offset]);
     END IF;
     RETURN NEXT;

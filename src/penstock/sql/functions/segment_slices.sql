@@ -7,7 +7,7 @@
 -- Returns: one row per slice. Ends are those of the stored segment: the value of the slice's first message begins
 -- at body_start, and body begins there too (likewise for keys and headers). run_skip messages of the runs lie
 -- before the slice.
--- Calls: int32_at. Tables: segments (read).
+-- Calls: end_at. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.segment_slices(partition_id bigint, start_offset bigint, stop_offset bigint)
 RETURNS TABLE (
     base_offset bigint, count integer, created_at timestamptz,
@@ -45,12 +45,12 @@ AS $$
     ) cut
     CROSS JOIN LATERAL (
         SELECT
-            CASE WHEN cut.whole THEN 0 ELSE penstock.int32_at(s.ends, cut.lo - 1) END AS body_lo,
-            CASE WHEN NOT cut.whole THEN penstock.int32_at(s.ends, cut.hi - 1) END AS body_hi,
-            CASE WHEN cut.whole THEN 0 ELSE penstock.int32_at(s.key_ends, cut.lo - 1) END AS key_lo,
-            CASE WHEN NOT cut.whole THEN penstock.int32_at(s.key_ends, cut.hi - 1) END AS key_hi,
-            CASE WHEN cut.whole THEN 0 ELSE penstock.int32_at(s.header_ends, cut.lo - 1) END AS header_lo,
-            CASE WHEN NOT cut.whole THEN penstock.int32_at(s.header_ends, cut.hi - 1) END AS header_hi
+            CASE WHEN cut.whole THEN 0 ELSE penstock.end_at(s.ends, cut.lo - 1) END AS body_lo,
+            CASE WHEN NOT cut.whole THEN penstock.end_at(s.ends, cut.hi - 1) END AS body_hi,
+            CASE WHEN cut.whole THEN 0 ELSE penstock.end_at(s.key_ends, cut.lo - 1) END AS key_lo,
+            CASE WHEN NOT cut.whole THEN penstock.end_at(s.key_ends, cut.hi - 1) END AS key_hi,
+            CASE WHEN cut.whole THEN 0 ELSE penstock.end_at(s.header_ends, cut.lo - 1) END AS header_lo,
+            CASE WHEN NOT cut.whole THEN penstock.end_at(s.header_ends, cut.hi - 1) END AS header_hi
     ) at
     WHERE s.partition_id = segment_slices.partition_id
       AND s.base_offset >= coalesce((

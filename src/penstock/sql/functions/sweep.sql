@@ -1,4 +1,4 @@
--- penstock.sweep(max_rows)
+-- penstock.sweep(max_rows, since)
 --
 -- Does what time brings: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
 -- over, looks at parked ones once more, answers doorbells, takes up partitions for new groups, and trims the journal
@@ -6,12 +6,15 @@
 -- the others return at once. It never waits for a lock, so somebody's open transaction cannot stop the timers. With
 -- nothing due it writes nothing.
 --
--- Parameters: max_rows - how many timers to serve.
--- Returns: what was done, and when the next timer is due; no row when another sweep is at work.
+-- Parameters: max_rows - how many timers to serve; since - timers that were due before are left alone. Served timers
+-- leave dead index entries behind, which nothing removes while somebody holds a transaction open; whoever sweeps often
+-- begins where the last sweep says, and every few seconds at the beginning, for what was locked or committed late.
+-- Returns: what was done; when the next timer is due, if that is within ten seconds; and where the next sweep may
+-- begin, null when this one did not get to the end. No row when another sweep is at work.
 -- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions.
 -- Tables: journal, claims, doorbells (delete), partitions (lock), consumer_groups (read).
-CREATE OR REPLACE FUNCTION penstock.sweep(max_rows integer DEFAULT 1000)
-RETURNS TABLE (woken integer, trimmed integer, enrolled integer, next_due timestamptz)
+CREATE OR REPLACE FUNCTION penstock.sweep(max_rows integer DEFAULT 1000, since timestamptz DEFAULT '-infinity')
+RETURNS TABLE (woken integer, trimmed integer, enrolled integer, next_due timestamptz, swept_to timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -21,10 +24,12 @@ SET jit = off
 AS $$
 DECLARE
     now_here timestamptz := clock_timestamp();
+    -- Settled claims leave dead entries in what is to come, too: not further than this.
+    soon     timestamptz := now_here + interval '10 seconds';
     timer    record;
     held     penstock.claims;
     visited  integer;
-    after_due timestamptz := '-infinity';
+    after_due timestamptz := since;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), -1) THEN
         RETURN;
@@ -69,14 +74,19 @@ BEGIN
                 woken := woken + 1;
             END IF;
         END LOOP;
+        IF visited < max_rows THEN
+            -- What is being written now with an earlier time, or is locked, has these two seconds to become visible.
+            swept_to := now_here - interval '2 seconds';
+        END IF;
         EXIT WHEN visited < max_rows OR woken + trimmed >= max_rows;
         after_due := timer.due_at;
     END LOOP;
+    visited := 0;
     FOR held IN
         DELETE FROM penstock.claims c
         USING (
             SELECT c.ctid FROM penstock.claims c
-            WHERE c.due_at <= now_here
+            WHERE c.due_at > since AND c.due_at <= now_here
             ORDER BY c.due_at
             LIMIT max_rows
             FOR UPDATE SKIP LOCKED
@@ -90,7 +100,11 @@ BEGIN
             PERFORM penstock.fail_range(held, NULL, 'the lease expired', 'lease expired', 0);
         END IF;
         woken := woken + 1;
+        visited := visited + 1;
     END LOOP;
+    IF visited >= max_rows THEN
+        swept_to := NULL;
+    END IF;
     FOR timer IN
         SELECT d.partition_id, d.base_offset FROM penstock.doorbells d
         JOIN penstock.partitions p ON p.partition_id = d.partition_id
@@ -110,8 +124,8 @@ BEGIN
         enrolled := enrolled + penstock.enrol_partitions(timer.group_id, max_rows);
     END LOOP;
     SELECT least(
-        (SELECT j.due_at FROM penstock.journal j WHERE j.due_at > now_here ORDER BY j.due_at LIMIT 1),
-        (SELECT c.due_at FROM penstock.claims c WHERE c.due_at > now_here ORDER BY c.due_at LIMIT 1)
+        (SELECT j.due_at FROM penstock.journal j WHERE j.due_at > now_here AND j.due_at < soon ORDER BY j.due_at LIMIT 1),
+        (SELECT c.due_at FROM penstock.claims c WHERE c.due_at > now_here AND c.due_at < soon ORDER BY c.due_at LIMIT 1)
     ) INTO next_due;
     RETURN NEXT;
 END

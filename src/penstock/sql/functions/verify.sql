@@ -4,7 +4,7 @@
 -- moment.
 --
 -- Returns: a row per check: its name, how many violate it, and what it means.
--- Calls: partition_span. Tables: all (read).
+-- Calls: partition_span, offset_limit. Tables: all (read).
 CREATE OR REPLACE FUNCTION penstock.verify()
 RETURNS TABLE (check_name text, violations bigint, meaning text)
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -15,7 +15,7 @@ SET enable_nestloop = off
 AS $$
     WITH runs AS (
         SELECT
-            s.partition_id, s.base_offset, s.count, s.created_at, s.ends,
+            s.partition_id, s.base_offset, s.count, s.created_at, s.ends, s.key_ends, s.header_ends,
             lead(s.base_offset) OVER later AS next_base, lead(s.created_at) OVER later AS next_time
         FROM penstock.segments s
         WHERE s.partition_id > 0
@@ -29,6 +29,10 @@ AS $$
         FROM penstock.journal j
         ORDER BY j.group_id, j.partition_id, j.version DESC
     )
+    SELECT 'segments_of_wrong_shape', count(*), 'a segment whose columns disagree about its messages' FROM runs r
+    WHERE r.base_offset < 0 OR r.count < 1 OR r.base_offset + r.count > penstock.offset_limit()
+       OR 4 * r.count <> ANY (ARRAY[octet_length(r.ends), octet_length(r.key_ends), octet_length(r.header_ends)])
+    UNION ALL
     SELECT 'gaps', count(*), 'offsets missing between two segments' FROM runs r
     WHERE r.next_base > r.base_offset + r.count
     UNION ALL

@@ -14,12 +14,12 @@ SELECT
     CASE WHEN j.state = 'c' THEN j.due_at END AS lease_expires_at,
     CASE WHEN j.state = 'c' THEN j.consumer END AS worker_id,
     CASE WHEN j.state = 'c' THEN j.claimed_to - j.committed ELSE 0 END AS batch_size,
-    j.committed - j.skipped - open.messages AS acked_count,
+    j.committed - j.skipped - dropped.messages - open.messages AS acked_count,
     greatest(j.attempt - (j.state = 'c')::integer, 0) AS batch_retry_count,
     penstock.state_name(j.state) AS state,
     at.committed,
     j.claimed_to,
-    j.skipped
+    j.skipped + dropped.messages AS skipped
 FROM penstock.consumer_groups g
 JOIN penstock.queues q ON q.queue_id = g.queue_id
 JOIN penstock.partitions p ON p.queue_id = g.queue_id
@@ -38,6 +38,11 @@ CROSS JOIN LATERAL (
         WHERE y.group_id = g.group_id AND y.partition_id = p.partition_id AND y.lo IS NOT NULL
     ) w
 ) open
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(k.hi - k.lo), 0)::bigint AS messages
+    FROM penstock.skips k
+    WHERE k.group_id = g.group_id AND k.partition_id = p.partition_id
+) dropped
 CROSS JOIN LATERAL (SELECT least(j.committed, open.lo) AS committed) at
 LEFT JOIN LATERAL (
     SELECT penstock.time_in_runs(s.created_at, s.run_counts, s.run_times, (at.committed - 1 - s.base_offset)::integer)
