@@ -37,6 +37,13 @@ def _count(text: str) -> int:
     return value
 
 
+def _switch(text: str) -> bool:
+    value = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}.get(text.lower())
+    if value is None:
+        raise ValueError("must be on or off")
+    return value
+
+
 @dataclass(frozen=True)
 class Option:
     """What a setting is called, what it means, and how its text is read."""
@@ -63,6 +70,12 @@ OPTIONS = (
     Option("timeout", "seconds that one call may take", _seconds, lambda: 30.0),
     Option("connect_timeout", "seconds to wait for a connection", _seconds, lambda: 10.0),
     Option("pool_size", "connections that one client may hold", _count, lambda: 8),
+    Option("push_batching", "on: concurrent pushes of an AsyncClient share a call", _switch, lambda: True),
+    Option(
+        "pop_batching", "on: concurrent pops, acks and renewals of an AsyncClient share a call", _switch, lambda: True
+    ),
+    Option("pending_check", "on: idle consumers ask has_pending_messages before they pop", _switch, lambda: True),
+    Option("notify", "on: pushes hint to waiting consumers of other processes with NOTIFY", _switch, lambda: False),
 )
 
 
@@ -84,6 +97,10 @@ class Settings:
     timeout: float
     connect_timeout: float
     pool_size: int
+    push_batching: bool
+    pop_batching: bool
+    pending_check: bool
+    notify: bool
     origins: tuple[Setting, ...]
 
 

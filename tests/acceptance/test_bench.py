@@ -63,3 +63,17 @@ def test_a_database_that_cannot_be_reached_is_an_error_without_a_traceback() -> 
 
     assert done.returncode == 1
     assert done.stderr.startswith("Error: ")
+
+
+def test_a_quick_run_of_batching_judges_every_promise(penstock_dsn: str, tmp_path: Path) -> None:
+    done = bench("batching", "--quick", "--json", "--url", penstock_dsn, "--save", str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert json.loads((tmp_path / "batching.json").read_text()) == report
+    text = (tmp_path / "batching.md").read_text()
+    assert sum(line.startswith(("kept", "MISSED")) for line in text.splitlines()) == 5
+    # What is counted, and not timed, is the same on every machine.
+    assert min(report["round_trips"]["unbatched"]) >= report["pops"]
+    assert max(report["round_trips"]["batched"]) <= 3
+    assert report["idle"]["calls"] / report["idle"]["seconds"] <= 6

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from inspect import isawaitable
 from typing import Any
 
@@ -103,6 +103,15 @@ class Looped:
         return self._loop._run(self.bare.__aexit__(*error))
 
 
+class AlwaysTogether(InALoop):
+    """An asynchronous client that sends even a lone pop the way it sends many."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        pops: Any = self._client._pops._work
+        pops.several = 1
+
+
 def _bare(value: Any) -> Any:
     return value.bare if isinstance(value, Looped) else value
 
@@ -117,7 +126,14 @@ def _awaitable(value: Any) -> Any:
     return handler
 
 
-TRANSPORTS: dict[str, Callable[..., Any]] = {"sync": Client, "async": InALoop}
+TRANSPORTS: dict[str, Callable[..., Any]] = {
+    "sync": Client,
+    "async": InALoop,
+    "async, always together": AlwaysTogether,
+    "async, pops one by one": partial(InALoop, pop_batching=False, push_batching=False),
+    "async, no check": partial(InALoop, pending_check=False),
+    "async, neither": partial(InALoop, pop_batching=False, push_batching=False, pending_check=False),
+}
 
 
 @pytest.fixture(params=TRANSPORTS)

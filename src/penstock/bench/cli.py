@@ -104,6 +104,42 @@ def groups(url: str | None, quick: bool, check: bool, as_json: bool, folder: Pat
         sys.exit(1)
 
 
+@bench.command()
+@click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
+@click.option("--quick", is_flag=True, help="A smoke run of some seconds: do not believe its figures.")
+@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--save",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    is_flag=False,
+    flag_value=Path("bench"),
+    help="Write batching.json and batching.md to a folder, ./bench unless you name another.",
+)
+def batching(url: str | None, quick: bool, check: bool, as_json: bool, folder: Path | None) -> None:
+    """Measure calls that share a round trip beside calls that do not, and what waiting costs.
+
+    Takes about two minutes. Works in a database of its own, which it creates and drops.
+    """
+    from penstock.bench.batching import report as batching_report
+
+    plan = batching_report.QUICK if quick else batching_report.FULL
+    try:
+        with Client(url) as client:
+            report = batching_report.run(client.dsn, plan, lambda step: click.echo(step, err=True))
+    except PenstockError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        click.echo("\n".join(batching_report.lines(report)))
+    if folder is not None:
+        batching_report.save(report, folder)
+    if check and not all(verdict.kept for verdict in batching_report.verdicts(report)):
+        sys.exit(1)
+
+
 @contextmanager
 def _progress(plan: Plan) -> Iterator[Callable[[int, str], None]]:
     """Say on stderr how far a run is: one line that changes on a terminal, a line per step in a log."""

@@ -15,11 +15,13 @@ from penstock.engine.address import redact
 from penstock.engine.async_consumer import AsyncConsumer
 from penstock.engine.async_operating import AsyncOperator
 from penstock.engine.batch import AsyncRun
+from penstock.engine.batcher import Batcher
 from penstock.engine.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
 from penstock.engine.database import AsyncDatabase
 from penstock.engine.failures import translated
+from penstock.engine.flushes import Parcel, Pushes
 from penstock.engine.messages import Message, PushResult, StoredMessage
-from penstock.engine.option_calls import ScheduledInfo
+from penstock.engine.option_calls import Due, ScheduledInfo
 from penstock.engine.producers import Producer
 from penstock.engine.spreads import Spreads
 from penstock.engine.tailing import Tail
@@ -37,8 +39,11 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         timeout: float | None = None,
         connect_timeout: float | None = None,
         pool_size: int | None = None,
+        push_batching: bool | None = None,
+        pop_batching: bool | None = None,
+        pending_check: bool | None = None,
+        notify: bool | None = None,
     ) -> None:
-        super().__init__()
         self.settings = settings_module.resolve(
             {
                 "url": url,
@@ -46,11 +51,21 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
                 "timeout": timeout,
                 "connect_timeout": connect_timeout,
                 "pool_size": pool_size,
+                "push_batching": push_batching,
+                "pop_batching": pop_batching,
+                "pending_check": pending_check,
+                "notify": notify,
             }
         )
+        self.push_batching = self.settings.push_batching
+        self.pop_batching = self.settings.pop_batching
+        self.pending_check = self.settings.pending_check
+        self.notify = self.settings.notify
         self._database = AsyncDatabase(self.settings)
         self._spreads = Spreads()
         self._producer = Producer()
+        super().__init__()
+        self._pushes: Batcher[Parcel, list[PushResult]] = self._batcher("push", Pushes(self._database, self._producer))
 
     @property
     def dsn(self) -> str:
@@ -78,6 +93,9 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
 
     async def close(self) -> None:
         """Close all connections; an embedded server stops soon after its last user."""
+        self._take_bell_down()
+        await self._pushes.close()
+        await self._close_batchers()
         await self._database.close()
 
     # Pushing
@@ -100,12 +118,11 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         if values is not None:
             if partition is None:
                 partition = pushes.only_partition(key, await self._known_spread(queue))
-            packed = pushes.pack_plain(Place(queue, partition), values, key, headers)
-            return (await self._database.run(calls.push(packed, self._producer.stamp())))[0]
+            return (await self._push(Parcel.plain(Place(queue, partition), values, key, headers)))[0]
         messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
         placed = pushes.place(queue, messages, await self._spread(queue, messages))
         pushes.only_place(placed)
-        return (await self._database.run(pushes.call(placed, due, self._producer.stamp())))[0]
+        return (await self._push_placed(placed, due))[0]
 
     async def push_many(
         self,
@@ -119,7 +136,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         due = option_calls.due(delay, at)
         gathered = pushes.gather_many(messages)
         placed = pushes.place(queue, gathered, await self._spread(queue, gathered))
-        return await self._database.run(pushes.call(placed, due, self._producer.stamp()))
+        return await self._push_placed(placed, due)
 
     async def scheduled(
         self,
@@ -158,6 +175,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
                     with tx.begin(_translating(execute_own)).block():
                         yield tx
                     await self._write(tx, execute_own)
+        self._pushed([Place(queue, "") for queue in tx.gathered.queues()])
 
     # Reading
 
@@ -315,6 +333,25 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         pages = calls.Paging(Place(queue, partition), start, stop, start_time, stop_time, limit)
         while (call := pages.next_call()) is not None:
             yield pages.took(await self._database.run(call))
+
+    async def _push(self, parcel: Parcel) -> list[PushResult]:
+        """Push, together with others who do so at the same time, and wake who waits here."""
+        for place in parcel.places:
+            calls.names(*place)
+        if self.push_batching:
+            results = await self._pushes.submit(parcel)
+        else:
+            results = await self._database.run(calls.push(parcel.pack(), self._producer.stamp()))
+        self._pushed(list(parcel.places))
+        return results
+
+    async def _push_placed(self, placed: dict[Place, list[Message]], due: Due | None) -> list[PushResult]:
+        """Push messages; those that come later or count once go by themselves."""
+        if due is None and not pushes.counts_once(placed):
+            return await self._push(Parcel.of(placed))
+        results = await self._database.run(pushes.call(placed, due, self._producer.stamp()))
+        self._pushed(list(placed))
+        return results
 
     async def _spread(self, queue: str, messages: list[Message]) -> int:
         return await self._known_spread(queue) if pushes.needs_spread(messages) else 1

@@ -1,32 +1,54 @@
 """Consuming with an asynchronous client: the twin of `consumer`, which has the full descriptions."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any
 
-from penstock.engine import group_calls
+from penstock.engine import bells, group_calls, hints
 from penstock.engine.batch import AsyncBatch
-from penstock.engine.consumer import make_consumer_id
+from penstock.engine.batch_calls import PopRequest, has_pending_messages
+from penstock.engine.batcher import Batcher, M, R, Work
+from penstock.engine.calls import Call, Place, names
+from penstock.engine.consumer import make_consumer_id, patience
+from penstock.engine.counters import Counters
 from penstock.engine.database import AsyncDatabase
-from penstock.engine.group_calls import MAX_BYTES
+from penstock.engine.flushes import Pops, Settlings, Sweeps
+from penstock.engine.group_calls import MAX_BYTES, Claim, Settling, Sweep
+from penstock.engine.hints import Hints
 from penstock.engine.messages import StoredMessage
-from penstock.engine.polling import Line, Sweeping, Waiting
+from penstock.engine.polling import Line, Sweeping
 from penstock.engine.renewing import keep_renewed
-from penstock.errors import AlreadyExists, InvalidInput, LeaseLost
+from penstock.engine.waiting import Hall, Key, Step
+from penstock.errors import AlreadyExists, InvalidInput, LeaseLost, PenstockError
+
+# Renewals by many different lease times are sent one by one.
+_MOST_SETTLERS = 64
 
 
 class AsyncConsumer:
     """The part of a client that consumes."""
 
     _database: AsyncDatabase
+    pop_batching: bool
+    pending_check: bool
+    notify: bool
 
     def __init__(self) -> None:
         self.consumer_id = make_consumer_id()
         self._lines: dict[tuple[str, str], Line] = {}
         self._subscribed: set[tuple[str, str]] = set()
         self._sweeping = Sweeping()
+        self._hall = Hall()
+        self._counters = Counters()
+        self._belled: str | None = None
+        self._hints: Hints | None = None
+        self._pops: Batcher[PopRequest, list[Claim]] = self._batcher("pop", Pops(self._database, self._line))
+        self._sweeps: Batcher[None, Sweep | None] = Batcher("sweep", Sweeps(self._sweep_on), None, 1)
+        self._settlings = Settlings(self._database)
+        self._settlers: dict[tuple[Any, ...], Batcher[Settling, None]] = {}
 
     async def pop(
         self,
@@ -46,34 +68,21 @@ class AsyncConsumer:
         partitions: int | None = None,
     ) -> AsyncBatch | None:
         """Claim the next messages of any partition, or of a named one; None when there are none."""
-        await self._subscribe(queue, group, mode, subscription)
-        line = self._lines.setdefault((queue, group), Line())
-        waiting = Waiting(wait)
-        while True:
-            if self._sweeping.due():
-                await self._sweep()
-            call = group_calls.pop(
-                queue,
-                group,
-                partition,
-                max_messages if batch is None else batch,
-                max_bytes,
-                max_partitions if partitions is None else partitions,
-                lease,
-                self.consumer_id,
-                auto_ack,
-                line.lows(),
-            )
-            claims = await self._database.run(call)
-            if claims:
-                line.took(claims)
-                return AsyncBatch(queue, group, claims, self._database.run)
-            if await self._sweep():
-                continue
-            pause = waiting.pause()
-            if pause is None:
-                return None
-            await asyncio.sleep(pause)
+        return await self._take(
+            queue,
+            group,
+            partition=partition,
+            max_messages=max_messages,
+            max_partitions=max_partitions,
+            max_bytes=max_bytes,
+            lease=lease,
+            wait=wait,
+            auto_ack=auto_ack,
+            mode=mode,
+            subscription=subscription,
+            batch=batch,
+            partitions=partitions,
+        )
 
     async def consume(
         self,
@@ -86,15 +95,11 @@ class AsyncConsumer:
         **options: Any,
     ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
-        waiting = Waiting(idle_timeout)
+        options["wait"] = patience(idle_timeout, **options)
         while stop is None or not stop.is_set():
-            batch = await self.pop(queue, group, lease=lease, **options)
+            batch = await self._take(queue, group, stop, lease=lease, **options)
             if batch is None:
-                pause = waiting.pause()
-                if pause is None:
-                    return
-                await asyncio.sleep(pause)
-                continue
+                return
             renewals = asyncio.create_task(keep_renewed(batch, lease))
             try:
                 yield batch
@@ -103,7 +108,6 @@ class AsyncConsumer:
                 if not batch.settled:
                     with suppress(LeaseLost):
                         await batch.release()
-            waiting = Waiting(idle_timeout)
 
     async def process(
         self,
@@ -137,12 +141,195 @@ class AsyncConsumer:
             raise failures.exceptions[0] from None
         return sum(worker.result() for worker in workers)
 
-    async def sweep(self) -> group_calls.Sweep | None:
+    async def sweep(self) -> Sweep | None:
         """Do what time brings: expired leases, delays, backoffs. Consumers do this by themselves."""
-        return await self._database.run(group_calls.sweep())
+        return await self._sweep_since(None)
+
+    def stats(self) -> dict[str, int]:
+        """Count what this client has done: batches, checks, sweeps, hints."""
+        return self._counters.read()
+
+    async def _close_batchers(self) -> None:
+        """Take no more calls, and let those under way end."""
+        await self._pops.close()
+        await self._sweeps.close()
+        for settler in self._settlers.values():
+            await settler.close()
+
+    async def _take(
+        self,
+        queue: str,
+        group: str,
+        stop: asyncio.Event | None = None,
+        *,
+        partition: str | None = None,
+        max_messages: int = 100,
+        max_partitions: int = 1,
+        max_bytes: int = MAX_BYTES,
+        lease: float | None = None,
+        wait: float = 0.0,
+        auto_ack: bool = False,
+        mode: str = "ordered",
+        subscription: str | datetime = "all",
+        batch: int | None = None,
+        partitions: int | None = None,
+    ) -> AsyncBatch | None:
+        names(queue, group, *([] if partition is None else [partition]))
+        await self._subscribe(queue, group, mode, subscription)
+        request = PopRequest(
+            queue,
+            group,
+            partition,
+            max_messages if batch is None else batch,
+            max_bytes,
+            max_partitions if partitions is None else partitions,
+            lease,
+            self.consumer_id,
+            auto_ack,
+        )
+        if wait > 0:
+            return await self._wait(request, self._hall.now() + wait, stop)
+        return await self._look(request)
+
+    async def _look(self, request: PopRequest) -> AsyncBatch | None:
+        """Look once, and again where a sweep brought work."""
+        while True:
+            if self._sweeping.due():
+                await self._sweep()
+            batch = await self._pop(request)
+            if batch is not None or not await self._sweep():
+                return batch
+
+    async def _wait(self, request: PopRequest, deadline: float, stop: asyncio.Event | None) -> AsyncBatch | None:
+        """Look, alone or through those who wait for the same, until something is found, or time is up."""
+        signal = Signal()
+        await self._hang_bell()
+        waiter = self._hall.enter(Key(request.queue, request.partition, request.group), deadline, signal.give)
+        try:
+            while stop is None or not stop.is_set():
+                step, seconds = self._hall.step(waiter, pending_check=self.pending_check)
+                match step:
+                    case Step.POP:
+                        if self._hall.sweep_due():
+                            await self._sweep()
+                        began = self._hall.now()
+                        batch = await self._pop(request)
+                        self._hall.popped(waiter, began, batch is not None)
+                        if batch is not None:
+                            return batch
+                    case Step.CHECK:
+                        began = self._hall.now()
+                        self._hall.checked(waiter, began, await self._has_pending(request))
+                    case Step.SWEEP:
+                        await self._sweep()
+                    case Step.SLEEP:
+                        await signal.wait(seconds, stop)
+                    case Step.OVER:
+                        return None
+            return None
+        finally:
+            self._hall.leave(waiter)
+
+    async def _pop(self, request: PopRequest) -> AsyncBatch | None:
+        line = self._line(request.queue, request.group)
+        if self.pop_batching:
+            claims = await self._pops.submit(request)
+        else:
+            claims = await self._database.run(request.alone(line.lows()))
+        if not claims:
+            return None
+        line.took(claims)
+        self._hall.stir()
+        return AsyncBatch(request.queue, request.group, claims, self._settle)
+
+    async def _settle(self, call: Call[Any]) -> Any:
+        """Run what a batch settles itself with: acknowledgements and renewals together with those of other batches."""
+        if not isinstance(call, Settling):
+            done = await self._database.run(call)
+            # Given back, or failed: it may be in line again, or will be in a while.
+            self._hall.stir(look=True)
+            return done
+        if not self.pop_batching:
+            await self._database.run(call)
+        else:
+            kind = (call.sql, *call.parameters[len(call.parameters) - call.rest :])
+            settler = self._settlers.get(kind)
+            if settler is None and len(self._settlers) >= _MOST_SETTLERS:
+                await self._database.run(call)
+            else:
+                if settler is None:
+                    settler = self._settlers[kind] = self._batcher("renew" if call.rest else "ack", self._settlings)
+                await settler.submit(call)
+        self._hall.stir()
+        return None
+
+    async def _has_pending(self, request: PopRequest) -> bool:
+        """Ask whether a pop could get something; one that cannot be asked may."""
+        lows = self._line(request.queue, request.group).lows()
+        self._counters.add("has_pending_checks", 1)
+        try:
+            pending = await self._database.run(
+                has_pending_messages(request.queue, request.partition, request.group, lows)
+            )
+        except PenstockError:
+            pending = True
+        self._counters.add("has_pending_hits" if pending else "has_pending_misses", 1)
+        return pending
+
+    def _batcher(self, name: str, work: Work[M, R]) -> Batcher[M, R]:
+        # One connection is left for all that is not batched.
+        return Batcher(name, work, self._counters, max(2, self._database.settings.pool_size - 1))
 
     async def _sweep(self) -> bool:
-        return self._sweeping.did(await self._database.run(group_calls.sweep(self._sweeping.since())))
+        return self._sweeping.did(await self._sweeps.submit(None))
+
+    async def _sweep_on(self) -> Sweep | None:
+        """Sweep from where the last one of this process says."""
+        return await self._sweep_since(self._sweeping.since())
+
+    async def _sweep_since(self, since: datetime | None) -> Sweep | None:
+        self._counters.add("sweeps", 1)
+        self._hall.sweep_begins()
+        swept = None
+        try:
+            swept = await self._database.run(group_calls.sweep(since))
+            return swept
+        finally:
+            self._hall.swept(swept)
+
+    async def _hang_bell(self) -> None:
+        """Hear of the pushes of other clients of this process, and of hints from others."""
+        if not self._database.opened:
+            await self._database.open()
+        dsn = self._database.address.dsn
+        if self._belled != dsn:
+            self._take_bell_down()
+            self._belled = dsn
+            bells.hang(dsn, self._hall)
+        if self.notify:
+            self._with_hints()
+
+    def _take_bell_down(self) -> None:
+        if self._belled is not None:
+            bells.take_down(self._belled, self._hall)
+            self._belled = None
+        if self._hints is not None:
+            hints.leave(self._hints, self._counters)
+            self._hints = None
+
+    def _pushed(self, places: Collection[Place]) -> None:
+        """Wake those who wait for what was pushed: here at once, elsewhere with a hint."""
+        bells.ring(self._database.address.dsn, places)
+        if self.notify and places:
+            self._with_hints().pushed(place.queue for place in places)
+
+    def _with_hints(self) -> Hints:
+        if self._hints is None:
+            self._hints = hints.join(self._database.address, self._counters)
+        return self._hints
+
+    def _line(self, queue: str, group: str) -> Line:
+        return self._lines.setdefault((queue, group), Line())
 
     async def _subscribe(self, queue: str, group: str, mode: str, subscription: str | datetime) -> None:
         """Create a group that is not just the default kind; whoever comes later takes it as it is."""
@@ -151,6 +338,41 @@ class AsyncConsumer:
         with suppress(AlreadyExists):
             await self._database.run(group_calls.create_group(queue, group, mode, subscription, {}))
         self._subscribed.add((queue, group))
+
+
+class Signal:
+    """Wakes whoever waits, from any thread."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def give(self) -> None:
+        """Wake."""
+        if threading.get_ident() == self._thread:
+            self._event.set()
+        else:
+            # A loop that is closed has nobody left to wake.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self, seconds: float, stop: asyncio.Event | None) -> None:
+        """Wait for the signal, or for so many seconds, or for whatever says stop."""
+        timeout = None if seconds == float("inf") else max(0.0, seconds)
+        if stop is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._event.wait()
+        else:
+            either = [asyncio.ensure_future(event.wait()) for event in (self._event, stop)]
+            try:
+                await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in either:
+                    task.cancel()
+                await asyncio.gather(*either, return_exceptions=True)
+        self._event.clear()
 
 
 async def handle(batch: AsyncBatch, handler: Callable[[StoredMessage], Awaitable[object]], stop: asyncio.Event) -> int:

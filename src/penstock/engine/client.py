@@ -45,6 +45,10 @@ class Client(Consumer, Operator):
         timeout: float | None = None,
         connect_timeout: float | None = None,
         pool_size: int | None = None,
+        push_batching: bool | None = None,
+        pop_batching: bool | None = None,
+        pending_check: bool | None = None,
+        notify: bool | None = None,
     ) -> None:
         super().__init__()
         self.settings = settings_module.resolve(
@@ -54,8 +58,16 @@ class Client(Consumer, Operator):
                 "timeout": timeout,
                 "connect_timeout": connect_timeout,
                 "pool_size": pool_size,
+                "push_batching": push_batching,
+                "pop_batching": pop_batching,
+                "pending_check": pending_check,
+                "notify": notify,
             }
         )
+        self.push_batching = self.settings.push_batching
+        self.pop_batching = self.settings.pop_batching
+        self.pending_check = self.settings.pending_check
+        self.notify = self.settings.notify
         self._database = Database(self.settings)
         self._spreads = Spreads()
         self._producer = Producer()
@@ -81,6 +93,7 @@ class Client(Consumer, Operator):
 
     def close(self) -> None:
         """Close all connections; an embedded server stops soon after its last user."""
+        self._take_bell_down()
         self._database.close()
 
     # Pushing
@@ -111,11 +124,11 @@ class Client(Consumer, Operator):
             if partition is None:
                 partition = pushes.only_partition(key, self._known_spread(queue))
             packed = pushes.pack_plain(Place(queue, partition), values, key, headers)
-            return self._database.run(calls.push(packed, self._producer.stamp()))[0]
+            return self._push(calls.push(packed, self._producer.stamp()), [Place(queue, partition)])[0]
         messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
         placed = pushes.place(queue, messages, self._spread(queue, messages))
         pushes.only_place(placed)
-        return self._database.run(pushes.call(placed, due, self._producer.stamp()))[0]
+        return self._push(pushes.call(placed, due, self._producer.stamp()), placed)[0]
 
     def push_many(
         self,
@@ -129,7 +142,7 @@ class Client(Consumer, Operator):
         due = option_calls.due(delay, at)
         gathered = pushes.gather_many(messages)
         placed = pushes.place(queue, gathered, self._spread(queue, gathered))
-        return self._database.run(pushes.call(placed, due, self._producer.stamp()))
+        return self._push(pushes.call(placed, due, self._producer.stamp()), placed)
 
     def scheduled(
         self,
@@ -175,6 +188,7 @@ class Client(Consumer, Operator):
                 with tx.begin(_translating(execute_own)).block():
                     yield tx
                 self._write(tx, execute_own)
+        self._pushed([Place(queue, "") for queue in tx.gathered.queues()])
 
     # Reading
 
@@ -340,6 +354,12 @@ class Client(Consumer, Operator):
         pages = calls.Paging(Place(queue, partition), start, stop, start_time, stop_time, limit)
         while (call := pages.next_call()) is not None:
             yield pages.took(self._database.run(call))
+
+    def _push(self, call: Call[list[PushResult]], places: Iterable[Place]) -> list[PushResult]:
+        """Push, and wake who waits here."""
+        results = self._database.run(call)
+        self._pushed(list(places))
+        return results
 
     def _spread(self, queue: str, messages: list[Message]) -> int:
         return self._known_spread(queue) if pushes.needs_spread(messages) else 1

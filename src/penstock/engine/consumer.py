@@ -3,27 +3,36 @@
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from penstock.engine import group_calls
+from penstock.engine import bells, group_calls, hints
 from penstock.engine.batch import Batch
+from penstock.engine.batch_calls import PopRequest, has_pending_messages
+from penstock.engine.calls import Call, Place, names
+from penstock.engine.counters import Counters
 from penstock.engine.database import Database
-from penstock.engine.group_calls import MAX_BYTES
+from penstock.engine.group_calls import MAX_BYTES, Settling, Sweep
+from penstock.engine.hints import Hints
 from penstock.engine.messages import StoredMessage
-from penstock.engine.polling import Line, Sweeping, Waiting
+from penstock.engine.polling import Line, Sweeping
 from penstock.engine.renewing import Renewals
-from penstock.errors import AlreadyExists, InvalidInput, LeaseLost
+from penstock.engine.waiting import Hall, Key, Step
+from penstock.errors import AlreadyExists, InvalidInput, LeaseLost, PenstockError
+
+# How often somebody who waits in a thread looks whether to stop.
+_STOP_LATENCY = 0.1
 
 
 class Consumer:
     """The part of a client that consumes."""
 
     _database: Database
+    pending_check: bool
+    notify: bool
 
     def __init__(self) -> None:
         self.consumer_id = make_consumer_id()
@@ -31,6 +40,10 @@ class Consumer:
         self._subscribed: set[tuple[str, str]] = set()
         self._sweeping = Sweeping()
         self._renewals = Renewals()
+        self._hall = Hall()
+        self._counters = Counters()
+        self._belled: str | None = None
+        self._hints: Hints | None = None
 
     def pop(
         self,
@@ -56,34 +69,21 @@ class Consumer:
         group's or queue's lease time; what is not acknowledged by then is delivered again. With `auto_ack` it counts as
         done at once: at most once. `batch` and `partitions` are short for `max_messages` and `max_partitions`.
         """
-        self._subscribe(queue, group, mode, subscription)
-        line = self._lines.setdefault((queue, group), Line())
-        waiting = Waiting(wait)
-        while True:
-            if self._sweeping.due():
-                self._sweep()
-            call = group_calls.pop(
-                queue,
-                group,
-                partition,
-                max_messages if batch is None else batch,
-                max_bytes,
-                max_partitions if partitions is None else partitions,
-                lease,
-                self.consumer_id,
-                auto_ack,
-                line.lows(),
-            )
-            claims = self._database.run(call)
-            if claims:
-                line.took(claims)
-                return Batch(queue, group, claims, self._database.run)
-            if self._sweep():
-                continue
-            pause = waiting.pause()
-            if pause is None:
-                return None
-            time.sleep(pause)
+        return self._take(
+            queue,
+            group,
+            partition=partition,
+            max_messages=max_messages,
+            max_partitions=max_partitions,
+            max_bytes=max_bytes,
+            lease=lease,
+            wait=wait,
+            auto_ack=auto_ack,
+            mode=mode,
+            subscription=subscription,
+            batch=batch,
+            partitions=partitions,
+        )
 
     def consume(
         self,
@@ -101,16 +101,11 @@ class Consumer:
         loop is left, is given back. Ends when `stop` is set, or when nothing came for `idle_timeout` seconds; the other
         options are those of `pop`.
         """
-        ending = stop or threading.Event()
-        waiting = Waiting(idle_timeout)
-        while not ending.is_set():
-            batch = self.pop(queue, group, lease=lease, **options)
+        options["wait"] = patience(idle_timeout, **options)
+        while stop is None or not stop.is_set():
+            batch = self._take(queue, group, stop, lease=lease, **options)
             if batch is None:
-                pause = waiting.pause()
-                if pause is None:
-                    return
-                ending.wait(pause)
-                continue
+                return
             with self._renewals.keep(batch, lease):
                 try:
                     yield batch
@@ -118,7 +113,6 @@ class Consumer:
                     if not batch.settled:
                         with suppress(LeaseLost):
                             batch.release()
-            waiting = Waiting(idle_timeout)
 
     def process(
         self,
@@ -165,12 +159,161 @@ class Consumer:
             raise failures[0]
         return sum(handled)
 
-    def sweep(self) -> group_calls.Sweep | None:
+    def sweep(self) -> Sweep | None:
         """Do what time brings: expired leases, delays, backoffs. Consumers do this by themselves."""
-        return self._database.run(group_calls.sweep())
+        return self._sweep_since(None)
+
+    def stats(self) -> dict[str, int]:
+        """Count what this client has done: batches, checks, sweeps, hints.
+
+        A synchronous client makes each call by itself, so its batches stay at 0.
+        """
+        return self._counters.read()
+
+    def _take(
+        self,
+        queue: str,
+        group: str,
+        stop: threading.Event | None = None,
+        *,
+        partition: str | None = None,
+        max_messages: int = 100,
+        max_partitions: int = 1,
+        max_bytes: int = MAX_BYTES,
+        lease: float | None = None,
+        wait: float = 0.0,
+        auto_ack: bool = False,
+        mode: str = "ordered",
+        subscription: str | datetime = "all",
+        batch: int | None = None,
+        partitions: int | None = None,
+    ) -> Batch | None:
+        names(queue, group, *([] if partition is None else [partition]))
+        self._subscribe(queue, group, mode, subscription)
+        request = PopRequest(
+            queue,
+            group,
+            partition,
+            max_messages if batch is None else batch,
+            max_bytes,
+            max_partitions if partitions is None else partitions,
+            lease,
+            self.consumer_id,
+            auto_ack,
+        )
+        if wait > 0:
+            return self._wait(request, self._hall.now() + wait, stop)
+        return self._look(request)
+
+    def _look(self, request: PopRequest) -> Batch | None:
+        """Look once, and again where a sweep brought work."""
+        while True:
+            if self._sweeping.due():
+                self._sweep()
+            batch = self._pop(request)
+            if batch is not None or not self._sweep():
+                return batch
+
+    def _wait(self, request: PopRequest, deadline: float, stop: threading.Event | None) -> Batch | None:
+        """Look, alone or through those who wait for the same, until something is found, or time is up."""
+        signal = threading.Event()
+        self._hang_bell()
+        waiter = self._hall.enter(Key(request.queue, request.partition, request.group), deadline, signal.set)
+        try:
+            while stop is None or not stop.is_set():
+                step, seconds = self._hall.step(waiter, pending_check=self.pending_check)
+                match step:
+                    case Step.POP:
+                        if self._hall.sweep_due():
+                            self._sweep()
+                        began = self._hall.now()
+                        batch = self._pop(request)
+                        self._hall.popped(waiter, began, batch is not None)
+                        if batch is not None:
+                            return batch
+                    case Step.CHECK:
+                        began = self._hall.now()
+                        self._hall.checked(waiter, began, self._has_pending(request))
+                    case Step.SWEEP:
+                        self._sweep()
+                    case Step.SLEEP:
+                        most = float("inf") if stop is None else _STOP_LATENCY
+                        signal.wait(min(max(seconds, 0.0), most, threading.TIMEOUT_MAX))
+                        signal.clear()
+                    case Step.OVER:
+                        return None
+            return None
+        finally:
+            self._hall.leave(waiter)
+
+    def _pop(self, request: PopRequest) -> Batch | None:
+        line = self._lines.setdefault((request.queue, request.group), Line())
+        claims = self._database.run(request.alone(line.lows()))
+        if not claims:
+            return None
+        line.took(claims)
+        self._hall.stir()
+        return Batch(request.queue, request.group, claims, self._settle)
+
+    def _settle(self, call: Call[Any]) -> Any:
+        """Run what a batch settles itself with."""
+        done = self._database.run(call)
+        # Given back, or failed: it may be in line again, or will be in a while.
+        self._hall.stir(look=not isinstance(call, Settling))
+        return done
+
+    def _has_pending(self, request: PopRequest) -> bool:
+        """Ask whether a pop could get something; one that cannot be asked may."""
+        lows = self._lines.setdefault((request.queue, request.group), Line()).lows()
+        self._counters.add("has_pending_checks", 1)
+        try:
+            pending = self._database.run(has_pending_messages(request.queue, request.partition, request.group, lows))
+        except PenstockError:
+            pending = True
+        self._counters.add("has_pending_hits" if pending else "has_pending_misses", 1)
+        return pending
 
     def _sweep(self) -> bool:
-        return self._sweeping.did(self._database.run(group_calls.sweep(self._sweeping.since())))
+        return self._sweeping.did(self._sweep_since(self._sweeping.since()))
+
+    def _sweep_since(self, since: datetime | None) -> Sweep | None:
+        self._counters.add("sweeps", 1)
+        self._hall.sweep_begins()
+        swept = None
+        try:
+            swept = self._database.run(group_calls.sweep(since))
+            return swept
+        finally:
+            self._hall.swept(swept)
+
+    def _hang_bell(self) -> None:
+        """Hear of the pushes of other clients of this process, and of hints from others."""
+        dsn = self._database.address.dsn
+        if self._belled != dsn:
+            self._take_bell_down()
+            self._belled = dsn
+            bells.hang(dsn, self._hall)
+        if self.notify:
+            self._with_hints()
+
+    def _take_bell_down(self) -> None:
+        if self._belled is not None:
+            bells.take_down(self._belled, self._hall)
+            self._belled = None
+        if self._hints is not None:
+            hints.leave(self._hints, self._counters)
+            self._hints = None
+
+    def _pushed(self, places: Collection[Place]) -> None:
+        """Wake those who wait for what was pushed: here at once, elsewhere with a hint."""
+        bells.ring(self._database.address.dsn, places)
+        if self.notify and places:
+            self._with_hints().pushed(place.queue for place in places)
+
+    def _with_hints(self) -> Hints:
+        if self._hints is None:
+            self._hints = hints.join(self._database.address, self._counters)
+        return self._hints
 
     def _subscribe(self, queue: str, group: str, mode: str, subscription: str | datetime) -> None:
         """Create a group that is not just the default kind; whoever comes later takes it as it is."""
@@ -199,6 +342,11 @@ def handle(batch: Batch, handler: Callable[[StoredMessage], object], stop: threa
     with suppress(LeaseLost):
         batch.ack()
     return len(batch.messages)
+
+
+def patience(idle_timeout: float | None, wait: float = 0.0, **options: Any) -> float:
+    """Return how long `consume` waits for each batch."""
+    return float("inf") if idle_timeout is None else max(wait, idle_timeout)
 
 
 def make_consumer_id() -> str:

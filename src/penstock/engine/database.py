@@ -162,6 +162,11 @@ class AsyncDatabase:
             raise PenstockError("the client is not open yet; use `async with` or await client.open()")
         return self._address
 
+    @property
+    def opened(self) -> bool:
+        """Whether there is an address."""
+        return self._address is not None
+
     async def open(self) -> None:
         """Find the database and see that it is ready. Calls do this by themselves."""
         async with self._changing:

@@ -35,6 +35,17 @@ class Claim:
     messages: list[StoredMessage] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Settling(Call[None]):
+    """A call that settles claims, each for itself: any number of them can be sent as one.
+
+    Its parameters are arrays with an entry per claim, but for the last few, as many as `rest` says. The third array
+    holds the lease ids. The answer is one array, with an entry per claim.
+    """
+
+    rest: int = 0
+
+
 class GroupInfo(msgspec.Struct, frozen=True):
     """A group: what waits (`lag`, `depth`), what is held, since when, and what is dead."""
 
@@ -116,13 +127,17 @@ class Seek(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """What a sweep did, when the next timer is due (if soon), where the next sweep may begin (if this one saw all)."""
+    """What a sweep did, when the next timer is due (if soon), where the next sweep may begin (if this one saw all).
+
+    `due_in` is how many seconds the next timer is away, by the server's clock.
+    """
 
     woken: int
     trimmed: int
     enrolled: int
     next_due: datetime | None
     swept_to: datetime | None
+    due_in: float | None = None
 
 
 class Resync(NamedTuple):
@@ -173,27 +188,29 @@ def pop(
     """Claim what is next."""
     names(queue, group, *([] if partition is None else [partition]))
 
-    def parse(rows: Sequence[Row]) -> list[Claim]:
-        claims: dict[tuple[int, int], Claim] = {}
-        for row in rows:
-            claim = claims.get((row[1], row[6]))
-            if claim is None:
-                claim = claims[row[1], row[6]] = Claim(*row[:11])
-            claim.messages += unpack(queue, claim.partition, claim.partition_id, slice_of(row[11:]), claim.attempt)
-        return list(claims.values())
-
     return Call(
         "SELECT * FROM penstock.pop_claims(%s::text, %s::text, %s::text, %s::integer, %s::bigint, %s::integer, "
         "%s::float8, %s::text, %s::boolean, %s::bigint[])",
         (queue, group, partition, max_messages, max_bytes, max_partitions, lease, consumer, auto_ack, lows),
-        parse,
+        lambda rows: claims_of(queue, rows),
     )
 
 
-def ack(claims: Sequence[Claim], up_to: int | None) -> Call[None]:
+def claims_of(queue: str, rows: Sequence[Row]) -> list[Claim]:
+    """Read the claims that a pop got, from one row per slice."""
+    claims: dict[tuple[int, int], Claim] = {}
+    for row in rows:
+        claim = claims.get((row[1], row[6]))
+        if claim is None:
+            claim = claims[row[1], row[6]] = Claim(*row[:11])
+        claim.messages += unpack(queue, claim.partition, claim.partition_id, slice_of(row[11:]), claim.attempt)
+    return list(claims.values())
+
+
+def ack(claims: Sequence[Claim], up_to: int | None) -> Settling:
     """Acknowledge claims of one group; raises LeaseLost for those whose lease is not live."""
     if claims[0].shared:
-        return Call(
+        return Settling(
             "SELECT penstock.ack_ranges(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[])",
             (
                 *_leases(claims),
@@ -202,16 +219,16 @@ def ack(claims: Sequence[Claim], up_to: int | None) -> Call[None]:
             ),
             lambda rows: _require(claims, rows[0][0]),
         )
-    return Call(
+    return Settling(
         "SELECT penstock.ack_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[])",
         (*_leases(claims), [up_to] * len(claims)),
         lambda rows: _require(claims, rows[0][0]),
     )
 
 
-def ack_message(claim: Claim, offset: int) -> Call[None]:
+def ack_message(claim: Claim, offset: int) -> Settling:
     """Acknowledge one message of a shared claim."""
-    return Call(
+    return Settling(
         "SELECT penstock.ack_ranges(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[])",
         (*_leases([claim]), [offset], [offset + 1]),
         lambda rows: _require([claim], rows[0][0]),
@@ -240,7 +257,7 @@ def nack(claim: Claim, offset: int | None, error: str | None, reason: str | None
     )
 
 
-def renew(claims: Sequence[Claim], lease: float | None) -> Call[None]:
+def renew(claims: Sequence[Claim], lease: float | None) -> Settling:
     """Give claims of one group a new deadline; raises LeaseLost for those whose lease is not live."""
 
     def parse(rows: Sequence[Row]) -> None:
@@ -250,15 +267,17 @@ def renew(claims: Sequence[Claim], lease: float | None) -> Call[None]:
         _require(claims, [until is not None for until in rows[0][0]])
 
     if claims[0].shared:
-        return Call(
+        return Settling(
             "SELECT penstock.renew_ranges(%s::integer[], %s::bigint[], %s::uuid[], %s::float8)",
             (*_leases(claims), lease),
             parse,
+            rest=1,
         )
-    return Call(
+    return Settling(
         "SELECT penstock.renew_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::float8)",
         (*_leases(claims), lease),
         parse,
+        rest=1,
     )
 
 
@@ -280,7 +299,8 @@ def release(group_id: int, partition_id: int, lease_id: UUID | None, shared: boo
 def sweep(since: datetime | None = None) -> Call[Sweep | None]:
     """Do what time brings, or what it brought since then; None when another process is at it."""
     return Call(
-        "SELECT * FROM penstock.sweep(since => coalesce(%s::timestamptz, '-infinity'))",
+        "SELECT s.*, extract(epoch FROM s.next_due - clock_timestamp())::float8 "
+        "FROM penstock.sweep(since => coalesce(%s::timestamptz, '-infinity')) s",
         (since,),
         lambda rows: Sweep(*rows[0]) if rows else None,
         True,

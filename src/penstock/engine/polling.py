@@ -1,4 +1,4 @@
-"""How a client looks for work, without doing any of it: where in line to begin, when to sweep, how long to wait.
+"""How a client looks for work, without doing any of it: where in line to begin, and when to sweep.
 
 Places in line that were taken leave dead index entries where the next pop would begin, and while somebody holds a
 transaction open nothing removes them. So a client remembers how far it has seen the line taken, and begins there. A
@@ -17,7 +17,6 @@ _TRAIL = 0.5
 _FRONT_EVERY = 5.0
 _SWEEP_EVERY = 0.1
 _SWEEP_ALL_EVERY = 10.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
 
 class Line:
@@ -82,20 +81,3 @@ class Sweeping:
             return False
         self._swept_to = sweep.swept_to or self._swept_to
         return sweep.woken + sweep.enrolled > 0
-
-
-class Waiting:
-    """How long a poller waits between looks: growing pauses until its time is up, or for ever with None."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._deadline = float("inf") if seconds is None else time.monotonic() + seconds
-        self._pause = _FIRST_PAUSE
-
-    def pause(self) -> float | None:
-        """Return how long to wait before the next look; None when the time is up."""
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            return None
-        pause = min(self._pause, left)
-        self._pause = min(_LONGEST_PAUSE, self._pause * 1.5)
-        return pause

@@ -100,11 +100,16 @@ def call(
 def call_lots(lots: Mapping[Lot, Sequence[Message]], stamp: Stamp | None = None) -> Call[list[PushResult]]:
     """Return the call that pushes each lot of messages; one result per lot."""
     packed = [(lot, segment) for lot, messages in lots.items() for segment in pack(messages)]
-    once = any(message.dedupe_id is not None for messages in lots.values() for message in messages)
+    once = counts_once(lots)
     if not once and all(lot.due is None for lot in lots):
         return calls.push([(lot.place, segment) for lot, segment in packed], stamp)
     ids = [message.dedupe_id for messages in lots.values() for message in messages] if once else None
     return option_calls.push(packed, ids, stamp)
+
+
+def counts_once(lots: Mapping[Any, Sequence[Message]]) -> bool:
+    """Say whether a message carries a dedupe id."""
+    return any(message.dedupe_id is not None for messages in lots.values() for message in messages)
 
 
 def needs_spread(messages: Iterable[Message]) -> bool:

@@ -74,7 +74,8 @@ async def keep_renewed(batch: AsyncBatch, lease: float | None) -> None:
         await asyncio.sleep(seconds / _FRACTION)
         try:
             if not batch.settled:
-                await batch.renew(seconds)
+                # As long as it was leased for, and not what is left of it: renewals that are alike share a call.
+                await batch.renew(lease)
         except LeaseLost:
             return
         except PenstockError:

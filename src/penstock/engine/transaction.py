@@ -67,6 +67,10 @@ class Gathered:
         """Return the queues whose `spread` decides where a message goes."""
         return {queue for queue, push in self._pending if pushes.needs_spread(push.messages)}
 
+    def queues(self) -> set[str]:
+        """Return all queues that are pushed to."""
+        return {queue for queue, _ in self._pending}
+
     def end(self) -> None:
         """Take no more."""
         self._ended = True

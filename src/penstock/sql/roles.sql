@@ -22,7 +22,8 @@ TO penstock_producer;
 
 -- Consumers read and consume, and see what there is.
 GRANT EXECUTE ON FUNCTION
-    penstock.pop, penstock.pop_claims, penstock.ack, penstock.ack_claims, penstock.nack, penstock.nack_claim,
+    penstock.pop, penstock.pop_claims, penstock.pop_batch, penstock.pop_claims_batch, penstock.has_pending_messages,
+    penstock.ack, penstock.ack_claims, penstock.nack, penstock.nack_claim,
     penstock.renew, penstock.renew_claims, penstock.release_claim,
     penstock.ack_ranges, penstock.nack_range, penstock.renew_ranges, penstock.release_range, penstock.sweep, penstock.create_group,
     penstock.lag, penstock.list_groups, penstock.list_claims, penstock.history,

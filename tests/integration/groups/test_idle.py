@@ -10,7 +10,8 @@ from log.conftest import Connection
 from log.interleaving import push
 
 from penstock import Client
-from penstock.engine import group_calls
+from penstock.engine import batch_calls, group_calls
+from penstock.engine.batch_calls import PopRequest
 from penstock.engine.calls import Call
 
 from .steps import MODES, ack, create_group, drain, must_pop, pass_time, pop_call, run, sweep
@@ -56,6 +57,9 @@ def test_an_empty_pop_and_its_sweep_write_no_wal_and_take_no_transaction_id(idle
         pop_call(mode),
         pop_call(mode, partition="p1"),
         pop_call(mode, auto_ack=True),
+        batch_calls.pop([PopRequest("q", mode, name, 1, 1, 1, None, "c", False) for name in (None, "p1")], [None] * 2),
+        batch_calls.has_pending_messages("q", None, mode, None),
+        batch_calls.has_pending_messages("q", "p1", mode, None),
         group_calls.sweep(),
     ]
     for call in calls:

@@ -17,7 +17,8 @@ from log.interleaving import mutate
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
-from penstock.engine import group_calls
+from penstock.engine import batch_calls, group_calls
+from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.calls import Call
 
 from .steps import MODES, create_group, must_pop, pass_time, pop_call, run
@@ -46,6 +47,12 @@ GROW = [
     " INSERT INTO penstock.ready (group_id, priority, seq, partition_id)"
     " SELECT group_id, 0, seq, partition_id FROM waking",
 ]
+
+
+def pops_call(group: str) -> Call[Any]:
+    """Return the call of three pops at once, one of them by name."""
+    requests = [PopRequest("q", group, name, 1, 1 << 20, 1, None, "c", False) for name in (None, None, "old")]
+    return batch_calls.pop(requests, [None] * 3)
 
 
 def grow(sql: Connection, first: int, last: int) -> None:
@@ -92,11 +99,15 @@ class Session:
             "push to several": self._push(PUSHES, 2),
             "push to several old partitions": cost(self.connection, PUSHES, ("old", "older")),
             "pop of nothing": self._call(IDLE),
+            "check of nothing": self._call(has_pending_messages("idle", None, "idle", None)),
         }
         for mode in MODES:
             found[f"pop, {mode}"] = self._call(pop_call(mode, most=1))
             found[f"pop of several, {mode}"] = self._call(pop_call(mode, most=1, partitions=5))
             found[f"pop by name, {mode}"] = self._call(pop_call(mode, most=1, partition="old"))
+            found[f"pop of many, {mode}"] = self._call(pops_call(mode))
+            found[f"check, {mode}"] = self._call(has_pending_messages("q", None, mode, None))
+            found[f"check by name, {mode}"] = self._call(has_pending_messages("q", "old", mode, None))
             found[f"pop with auto_ack, {mode}"] = self._call(pop_call(mode, auto_ack=True))
             for name, settle in self._settlings().items():
                 found[f"{name}, {mode}"] = self._settle(mode, settle)
@@ -215,7 +226,13 @@ def test_a_hundred_times_the_partitions_do_not_make_a_call_look_at_more_blocks(m
 
 
 def test_what_is_called_most_looks_at_few_blocks(measured: Measured) -> None:
-    most = {"push to an old partition": 60, "pop of nothing": 20, "pop, ordered": 90, "ack, ordered": 60}
+    most = {
+        "push to an old partition": 60,
+        "pop of nothing": 20,
+        "check of nothing": 10,
+        "pop, ordered": 90,
+        "ack, ordered": 60,
+    }
     assert {call: measured.large[call] for call in most if measured.large[call] > most[call]} == {}
 
 

@@ -1,24 +1,21 @@
 """One run of `penstock bench groups`: in a database of its own, reported and judged."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
-from uuid import uuid4
 
 import msgspec
 import psycopg
-from psycopg.sql import SQL, Identifier
 
 from penstock import Client
 from penstock.bench import environment
+from penstock.bench.databases import own_database
 from penstock.bench.environment import Environment
 from penstock.bench.groups import idle, load, scale
 from penstock.bench.groups.idle import Idle
 from penstock.bench.groups.load import Load
 from penstock.bench.groups.scale import Scale
-from penstock.engine.address import with_database
 
 
 class Plan(NamedTuple):
@@ -56,14 +53,14 @@ class Verdict(NamedTuple):
 
 def run(url: str, plan: Plan, say: Callable[[str], None]) -> Report:
     """Measure everything."""
-    with _own_database(url) as own, Client(own) as client, psycopg.connect(own, autocommit=True) as connection:
+    with own_database(url) as own, Client(own) as client, psycopg.connect(own, autocommit=True) as connection:
         facts = environment.look(connection)
         # First of all, while no timer of other measurements can give them something to do.
         say(f"{plan.idle_consumers} idle consumers")
         idling = idle.measure(own, plan.idle_consumers, plan.idle_seconds)
         loads = []
         for count in plan.load_partitions:
-            with _own_database(url) as one, _own_database(url) as other:
+            with own_database(url) as one, own_database(url) as other:
                 for each in (one, other):
                     Client(each).close()
                 loads.append(load.measure((one, other), count, plan.load_seconds, say))
@@ -126,18 +123,3 @@ def save(report: Report, folder: Path) -> None:
 
 def _thousands(rates: list[float]) -> str:
     return " ".join(f"{rate / 1000:.1f}" for rate in rates)
-
-
-@contextmanager
-def _own_database(url: str) -> Iterator[str]:
-    name = f"penstock_bench_{uuid4().hex[:8]}"
-    _execute(url, "CREATE DATABASE {}", name)
-    try:
-        yield with_database(url, name)
-    finally:
-        _execute(url, "DROP DATABASE {} WITH (FORCE)", name)
-
-
-def _execute(url: str, statement: str, name: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(SQL(statement).format(Identifier(name)))

@@ -1,5 +1,5 @@
 -- penstock.pop_claims(queue_name, group_name, partition_name, max_messages, max_bytes, max_partitions, lease_time,
---                     consumer, auto_ack, lows)
+--                     consumer, auto_ack, lows, passing)
 --
 -- Claims partitions that have messages for a group and returns the messages, still packed: the form that the clients
 -- use. Queue and group come into being on first use. It takes partitions from the front of the line, so the one
@@ -8,7 +8,8 @@
 -- Parameters: partition_name - null for any; max_messages and max_bytes - of each partition; lease_time - seconds,
 -- null for the group's or the queue's; consumer - a name for operators; auto_ack - count as done what is handed out
 -- (at most once); lows - for each of the queue's priorities, where in line to begin: a client that has just taken a
--- place looks no further back, until it does so again every few seconds. Null begins at the front.
+-- place looks no further back, until it does so again every few seconds. Null begins at the front; passing - ids of
+-- partitions to leave alone.
 -- Returns: for each claim one row per slice. `claimed_from` is where the claim begins, `line_seq` which place in line
 -- it had, `line_level` which of the priorities, `shared` the group's mode.
 -- Calls: require_read_committed, ensure_group, claim_named, claim_partition, claim_range.
@@ -23,7 +24,8 @@ CREATE OR REPLACE FUNCTION penstock.pop_claims(
     lease_time     float8  DEFAULT NULL,
     consumer       text    DEFAULT NULL,
     auto_ack       boolean DEFAULT false,
-    lows           bigint[] DEFAULT NULL
+    lows           bigint[] DEFAULT NULL,
+    passing        bigint[] DEFAULT NULL
 )
 RETURNS TABLE (
     group_id integer, partition_id bigint, partition_of text, lease_id uuid, lease_until timestamptz,
@@ -96,6 +98,7 @@ BEGIN
                     SELECT y.ctid FROM penstock.ready y
                     WHERE y.group_id = reader.group_id AND y.priority = reader.priorities[level]
                       AND y.seq >= coalesce(lows[level], 0)
+                      AND (passing IS NULL OR y.partition_id <> ALL (passing))
                     ORDER BY y.seq
                     LIMIT asked
                     FOR UPDATE SKIP LOCKED

@@ -1,4 +1,4 @@
--- 0005_pushing: what a push may ask for beyond being stored: to be repeated safely, to come later, to count once.
+-- 0004_pushing: what a push may ask for beyond being stored: to be repeated safely, to come later, to count once.
 
 -- Functions that take or return more than they did. Written anew under the same name they would stand beside the old.
 DROP FUNCTION IF EXISTS penstock.push(text, bytea[], text, text[], jsonb[]);

@@ -1,0 +1,38 @@
+"""What a client has done so far, in numbers that only grow: `client.stats()`."""
+
+import threading
+
+KINDS = ("push", "pop", "ack", "renew")
+NAMES = (
+    *(f"{kind}_batch_{what}" for kind in KINDS for what in ("count", "size")),
+    "has_pending_checks",
+    "has_pending_hits",
+    "has_pending_misses",
+    "sweeps",
+    "hints_sent",
+    "hints_received",
+)
+
+
+class Counters:
+    """Named sums, safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums = dict.fromkeys(NAMES, 0)
+
+    def add(self, name: str, amount: int) -> None:
+        """Count."""
+        with self._lock:
+            self._sums[name] += amount
+
+    def flew(self, kind: str, calls: int) -> None:
+        """Count a call of the database that served some callers."""
+        with self._lock:
+            self._sums[f"{kind}_batch_count"] += 1
+            self._sums[f"{kind}_batch_size"] += calls
+
+    def read(self) -> dict[str, int]:
+        """Return all of them as they are now."""
+        with self._lock:
+            return dict(self._sums)

@@ -1,0 +1,278 @@
+"""Waiting for messages: cheap while there are none, and over soon when there are some, wherever they come from."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from groups.steps import create_group, pass_time
+from log.conftest import Connection
+from log.interleaving import push
+from psycopg.sql import SQL
+
+from penstock import AsyncBatch, AsyncClient, Client
+from penstock.engine import hints
+
+SOON = 20.0
+# Without a hint somebody who has waited for long looks twice a second; this is less, and enough for a busy machine.
+AT_ONCE = 0.2
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Look again and again until a condition holds."""
+    async with asyncio.timeout(SOON):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.005)
+
+
+async def quiet(client: AsyncClient, checks: int = 1) -> None:
+    """Wait until those who wait have come to rest."""
+    begun = client.stats()["has_pending_checks"]
+    await until(lambda: client.stats()["has_pending_checks"] >= begun + checks)
+
+
+async def how_soon(client: AsyncClient, push_one: Callable[[], Any], rounds: int = 5) -> list[float]:
+    """Let somebody wait until all is quiet, push, and return how long it took to arrive, several times over."""
+    times = []
+    for _ in range(rounds):
+        waiting = asyncio.create_task(client.pop("q", "g", wait=SOON, auto_ack=True))
+        await quiet(client)
+        began = time.monotonic()
+        pushed = push_one()
+        if asyncio.iscoroutine(pushed):
+            await pushed
+        assert await waiting is not None
+        times.append(time.monotonic() - began)
+    return times
+
+
+def fast(times: list[float]) -> int:
+    return sum(each < AT_ONCE for each in times)
+
+
+@pytest.fixture
+def commits(sql: Connection) -> Callable[[], int]:
+    """Counts the transactions of the database, of all sessions but this one's own."""
+    own = 0
+
+    def count() -> int:
+        nonlocal own
+        own += 2
+        sql.execute("SELECT pg_stat_clear_snapshot()")
+        ((found,),) = sql.execute(
+            "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        ).fetchall()
+        return int(found) - own
+
+    return count
+
+
+async def test_a_thousand_who_wait_cost_a_few_cheap_queries(many: AsyncClient, commits: Callable[[], int]) -> None:
+    waiting = [asyncio.create_task(many.pop("q", "g", wait=60)) for _ in range(700)]
+    waiting += [asyncio.create_task(anext(many.consume("q", "g"))) for _ in range(300)]
+    await quiet(many)
+    before, counted, began = many.stats(), commits(), time.monotonic()
+    await quiet(many, 8)
+    after, spent, seconds = many.stats(), commits() - counted, time.monotonic() - began
+    done = {name: after[name] - before[name] for name in after if after[name] != before[name]}
+    assert set(done) == {"has_pending_checks", "has_pending_misses", "sweeps"}
+    # Sessions report what they did about once a second: what is seen late belongs to the time before.
+    assert spent <= 5 * (seconds + 1)
+    await many.push_many("q", [(f"p{n}", n) for n in range(1000)])
+    async with asyncio.timeout(SOON):
+        got: list[Any] = await asyncio.gather(*waiting)
+    assert len({batch.partition for batch in got}) == 1000
+
+
+async def test_without_the_check_they_pop_and_still_share(many: AsyncClient) -> None:
+    await many.create_group("q", "g")
+    many.pending_check = False
+    waiting = [asyncio.create_task(many.pop("q", "g", wait=60)) for _ in range(100)]
+    await until(lambda: many.stats()["pop_batch_count"] >= 15)
+    stats = many.stats()
+    assert (stats["has_pending_checks"], stats["pop_batch_size"] < 120 + stats["pop_batch_count"]) == (0, True)
+    # Switched on again while they wait.
+    many.pending_check = True
+    await quiet(many)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_push_of_the_same_client_wakes_at_once(many: AsyncClient) -> None:
+    assert fast(await how_soon(many, lambda: many.push("q", 1))) >= 4
+
+
+async def test_a_push_of_another_client_in_this_process_wakes_at_once(many: AsyncClient, client: Client) -> None:
+    assert fast(await how_soon(many, lambda: asyncio.to_thread(client.push, "q", 1))) >= 4
+
+    def in_a_transaction() -> None:
+        with client.transaction() as tx:
+            tx.push("q", 1)
+
+    assert fast(await how_soon(many, lambda: asyncio.to_thread(in_a_transaction))) >= 4
+
+
+async def test_a_push_that_nobody_tells_of_is_found_by_looking(many: AsyncClient, sql: Connection) -> None:
+    times = await how_soon(many, lambda: push(sql), rounds=4)
+    assert max(times) < SOON / 2
+    stats = many.stats()
+    assert stats["has_pending_hits"] >= 1
+    assert stats["has_pending_hits"] + stats["has_pending_misses"] == stats["has_pending_checks"]
+
+
+async def test_a_check_that_fails_counts_as_pending(dsn: str, sql: Connection) -> None:
+    create_group(sql)
+    role = SQL("penstock_unchecked_" + uuid4().hex[:12])
+    sql.execute(SQL("CREATE ROLE {} LOGIN PASSWORD 'secret'").format(role))
+    try:
+        sql.execute(SQL("GRANT USAGE ON SCHEMA penstock TO {}").format(role))
+        sql.execute(SQL("GRANT SELECT ON penstock.migrations TO {}").format(role))
+        sql.execute(
+            SQL(
+                "GRANT EXECUTE ON FUNCTION penstock.pop_claims, penstock.pop_claims_batch, penstock.sweep TO {}"
+            ).format(role)
+        )
+        limited_dsn = psycopg.conninfo.make_conninfo(dsn, user=role.as_string(), password="secret")
+        async with AsyncClient(limited_dsn) as limited:
+            waiting = asyncio.create_task(limited.pop("q", "g", wait=SOON))
+            await quiet(limited, 2)
+            stats = limited.stats()
+            assert (stats["has_pending_misses"], stats["has_pending_hits"] >= 1) == (0, True)
+            push(sql)
+            assert await waiting is not None
+    finally:
+        sql.execute(SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(role))
+
+
+async def test_timers_end_in_time_though_nobody_pops(many: AsyncClient) -> None:
+    await many.create_group("q", "g", backoff_initial=1.5)
+    await many.push("q", 1)
+    batch: Any = await many.pop("q", "g")
+    failed = time.monotonic()
+    await batch.nack()
+    again: Any = await many.pop("q", "g", wait=SOON)
+    assert 1.4 < time.monotonic() - failed < SOON / 2
+    assert again.messages[0].attempt == 2
+
+
+async def test_who_waits_for_a_partition_is_not_woken_by_another(many: AsyncClient) -> None:
+    waiting = asyncio.create_task(many.pop("q", "g", partition="mine", wait=SOON))
+    await quiet(many)
+    await many.push("q", 1, partition="other")
+    before = many.stats()["pop_batch_count"]
+    await quiet(many, 2)
+    assert (many.stats()["pop_batch_count"], waiting.done()) == (before, False)
+    await many.push("q", 2, partition="mine")
+    batch: Any = await waiting
+    assert batch.partition == "mine"
+
+
+def test_threads_share_the_looking_too(client: Client) -> None:
+    got: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: got.append(client.pop("q", "g", wait=SOON)), daemon=True) for _ in range(30)
+    ]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + SOON
+    while client.stats()["has_pending_checks"] < 3 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    before = client.stats()
+    while client.stats()["has_pending_checks"] < before["has_pending_checks"] + 4 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert client.stats()["sweeps"] - before["sweeps"] <= 6
+    client.push_many("q", [(f"p{n}", n) for n in range(30)])
+    for thread in threads:
+        thread.join(SOON)
+    assert len({batch.partition for batch in got if batch}) == 30
+    assert client.stats()["pop_batch_count"] == 0
+
+
+def test_a_thread_that_waits_stops_when_it_is_told_to(client: Client) -> None:
+    stop = threading.Event()
+    ended = threading.Event()
+
+    def consume() -> None:
+        for _batch in client.consume("q", "g", stop=stop):
+            raise AssertionError("there is nothing to consume")
+        ended.set()
+
+    threading.Thread(target=consume, daemon=True).start()
+    stop.set()
+    assert ended.wait(SOON)
+
+
+async def test_a_task_that_waits_stops_when_it_is_told_to(many: AsyncClient) -> None:
+    stop = asyncio.Event()
+
+    async def consume() -> list[AsyncBatch]:
+        return [batch async for batch in many.consume("q", "g", stop=stop)]
+
+    consuming = asyncio.create_task(consume())
+    await quiet(many)
+    stop.set()
+    async with asyncio.timeout(SOON):
+        assert await consuming == []
+
+
+@pytest.fixture
+def listener(dsn: str) -> Iterator[Connection]:
+    """Another process, as far as hints go."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(SQL("LISTEN {}").format(SQL(hints.CHANNEL)))
+        yield connection
+
+
+async def test_with_notify_a_push_hints_to_others_and_a_burst_only_now_and_then(dsn: str, listener: Connection) -> None:
+    async with AsyncClient(dsn, notify=True) as client:
+        await client.push("q", 1)
+        (first,) = await asyncio.to_thread(lambda: list(listener.notifies(timeout=SOON, stop_after=1)))
+        assert json.loads(first.payload)["queues"] == ["q"]
+        for n in range(200):
+            await client.push(f"q{n % 2}", n)
+        seen: set[str] = set()
+        count = 0
+        while seen != {"q0", "q1"} or count < client.stats()["hints_sent"] - 1:
+            for one in await asyncio.to_thread(lambda: list(listener.notifies(timeout=SOON, stop_after=1))):
+                seen.update(json.loads(one.payload)["queues"])
+                count += 1
+        assert count < 100
+        client.notify = False
+        await client.push("silent", 2)
+        assert not any("silent" in late.payload for late in listener.notifies(timeout=0.2))
+
+
+async def test_a_hint_from_elsewhere_wakes_at_once(dsn: str, sql: Connection) -> None:
+    payload = json.dumps({"sender": "another", "queues": ["q"]})
+
+    def push_and_hint() -> None:
+        push(sql)
+        sql.execute("SELECT pg_notify(%s, %s)", (hints.CHANNEL, payload))
+
+    async with AsyncClient(dsn, notify=True) as client:
+        assert fast(await how_soon(client, push_and_hint)) >= 4
+        assert client.stats()["hints_received"] >= 5
+        # What makes no sense, or is lost with its connection, does no harm.
+        sql.execute("SELECT pg_notify(%s, 'nonsense')", (hints.CHANNEL,))
+        sql.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+        )
+        assert max(await how_soon(client, lambda: push(sql), rounds=2)) < SOON / 2
+    assert [thread.name for thread in threading.enumerate() if thread.name == "penstock-hints"] == []
+
+
+async def test_without_notify_there_is_no_thread_and_no_connection_for_hints(
+    many: AsyncClient, sql: Connection
+) -> None:
+    await how_soon(many, lambda: many.push("q", 1), rounds=1)
+    assert [thread.name for thread in threading.enumerate() if thread.name == "penstock-hints"] == []
+    pass_time(sql)
