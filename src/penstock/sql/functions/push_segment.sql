@@ -104,11 +104,8 @@ BEGIN
             RETURN QUERY SELECT * FROM penstock.pushed_before(producer, sequence);
             RETURN;
         END IF;
-        INSERT INTO penstock.producers (producer, sequence, pushed_at, partition_ids, first_offsets, counts, times)
-        VALUES (
-            producer, sequence, created_at,
-            ARRAY[target.partition_id], ARRAY[first_offset], ARRAY[count], ARRAY[created_at]
-        );
+        INSERT INTO penstock.producers (producer, sequence, pushed_at, partition_id, first_offset, count)
+        VALUES (producer, sequence, created_at, target.partition_id, first_offset, count);
     END IF;
     IF first_offset + count > penstock.offset_limit() THEN
         PERFORM penstock.refuse_full(partition_name);

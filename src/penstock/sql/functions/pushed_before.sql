@@ -11,8 +11,10 @@ LANGUAGE sql STABLE
 AS $$
     SELECT u.partition_id, u.first_offset, u.count, u.created_at
     FROM penstock.producers d
-    CROSS JOIN LATERAL unnest(d.partition_ids, d.first_offsets, d.counts, d.times) WITH ORDINALITY
-        u (partition_id, first_offset, count, created_at, nth)
-    WHERE d.producer = pushed_before.producer AND d.sequence = pushed_before.sequence
+    CROSS JOIN LATERAL unnest(
+        coalesce(d.partition_ids, ARRAY[d.partition_id]), coalesce(d.first_offsets, ARRAY[d.first_offset]),
+        coalesce(d.counts, ARRAY[d.count]), coalesce(d.times, ARRAY[d.pushed_at])
+    ) WITH ORDINALITY u (partition_id, first_offset, count, created_at, nth)
+    WHERE d.producer = pushed_before.producer AND d.sequence = pushed_before.sequence AND d.answer IS NULL
     ORDER BY u.nth
 $$;

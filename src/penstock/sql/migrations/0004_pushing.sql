@@ -55,11 +55,15 @@ CREATE INDEX dedupe_ids_by_age ON penstock.dedupe_ids (queue_id, seen_at);
 
 -- What pushes answered, so that a push whose answer was lost can be repeated: one row per call, whatever it pushed.
 -- Pushes of one producer commit in any order, because it has many connections; so each is known by itself, and a gap
--- in the sequence means nothing. The arrays have an entry per segment; `answer` has the longer one of push_with_options.
+-- in the sequence means nothing. Most pushes are one segment, and their rows are small: its place, and its time, which
+-- is `pushed_at`. The arrays are for those of many, and `answer` is the longer one of push_with_options.
 CREATE TABLE penstock.producers (
     producer      uuid        NOT NULL,
     sequence      bigint      NOT NULL,
     pushed_at     timestamptz NOT NULL,
+    partition_id  bigint,
+    first_offset  bigint,
+    count         integer,
     partition_ids bigint[],
     first_offsets bigint[],
     counts        integer[],
