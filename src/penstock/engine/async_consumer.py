@@ -265,15 +265,18 @@ class AsyncConsumer:
 
     async def _has_pending(self, request: PopRequest) -> bool:
         """Ask whether a pop could get something; one that cannot be asked may."""
-        lows = self._line(request.queue, request.group).lows()
+        line = self._line(request.queue, request.group)
         self._counters.add("has_pending_checks", 1)
         try:
             pending = await self._database.run(
-                has_pending_messages(request.queue, request.partition, request.group, lows)
+                has_pending_messages(request.queue, request.partition, request.group, line.lows())
             )
         except PenstockError:
             pending = True
         self._counters.add("has_pending_hits" if pending else "has_pending_misses", 1)
+        if pending:
+            # The check may have been the one that looks at the front; the pop that follows must see the same.
+            line.begin_at_front()
         return pending
 
     def _batcher(self, name: str, work: Work[M, R]) -> Batcher[M, R]:

@@ -264,13 +264,18 @@ class Consumer:
 
     def _has_pending(self, request: PopRequest) -> bool:
         """Ask whether a pop could get something; one that cannot be asked may."""
-        lows = self._lines.setdefault((request.queue, request.group), Line()).lows()
+        line = self._lines.setdefault((request.queue, request.group), Line())
         self._counters.add("has_pending_checks", 1)
         try:
-            pending = self._database.run(has_pending_messages(request.queue, request.partition, request.group, lows))
+            pending = self._database.run(
+                has_pending_messages(request.queue, request.partition, request.group, line.lows())
+            )
         except PenstockError:
             pending = True
         self._counters.add("has_pending_hits" if pending else "has_pending_misses", 1)
+        if pending:
+            # The check may have been the one that looks at the front; the pop that follows must see the same.
+            line.begin_at_front()
         return pending
 
     def _sweep(self) -> bool:

@@ -39,6 +39,10 @@ class Line:
             self._lows[level - 1] = max(self._lows[level - 1], seq)
         return self._lows or None
 
+    def begin_at_front(self) -> None:
+        """Let the next one look from the front: somebody has seen something there."""
+        self._front_at = float("-inf")
+
     def took(self, claims: Iterable[Claim]) -> None:
         """Take note of the places that a pop has taken."""
         now = time.monotonic()

@@ -128,6 +128,22 @@ async def test_a_push_that_nobody_tells_of_is_found_by_looking(many: AsyncClient
     assert stats["has_pending_hits"] + stats["has_pending_misses"] == stats["has_pending_checks"]
 
 
+async def test_what_became_visible_late_is_found_in_spite_of_the_check(many: AsyncClient, sql: Connection) -> None:
+    await many.create_group("q", "g")
+    for _ in range(3):
+        await many.push("q", 1)
+        assert await many.pop("q", "g", auto_ack=True)
+    waiting = asyncio.create_task(many.pop("q", "g", wait=SOON))
+    await quiet(many)
+    # A place far before those that were taken, as that of a transaction that was slower than its neighbours.
+    push(sql, "late")
+    with sql.transaction():
+        sql.execute("UPDATE penstock.ready SET seq = 1")
+        sql.execute("UPDATE penstock.journal SET ready_seq = 1 WHERE state = 'r'")
+    batch: Any = await waiting
+    assert batch.partition == "late"
+
+
 async def test_a_check_that_fails_counts_as_pending(dsn: str, sql: Connection) -> None:
     create_group(sql)
     role = SQL("penstock_unchecked_" + uuid4().hex[:12])
