@@ -33,6 +33,7 @@ WRITE_OPTIONS = ("url", "queue")
 _SPARKS_OWN = {"checkpointlocation", "queryname", "path"}
 
 T = TypeVar("T")
+D = TypeVar("D")
 Offsets = dict[str, dict[str, int]]
 
 
@@ -135,7 +136,7 @@ def _target(known: Mapping[str, str]) -> Target:
     return Target(settings.url, str(settings.home))
 
 
-def _take(known: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
+def _take(known: Mapping[str, str], name: str, parse: Callable[[str], T], default: D) -> T | D:
     if name not in known:
         return default
     try:

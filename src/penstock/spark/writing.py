@@ -113,7 +113,8 @@ def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
     for table in _tables(batches):
         unknown = [name for name in packer.queues(table) if name not in limits]
         if unknown:
-            limits |= run(options.target, stage_calls.limits(unknown))
+            found: dict[str, Limits] = run(options.target, stage_calls.limits(unknown))
+            limits |= found
         packed = packer.pack(table, limits)
         if stage_id is None:
             stage_id = run(options.target, stage_calls.begin(job.writer, job.run, job.epoch))
