@@ -8,8 +8,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.errors import PenstockError
+from penstock.spark.jobs import Job
 from penstock.spark.options import Target, write_options
-from penstock.spark.writing import Job, Staged, publish, stage
+from penstock.spark.writing import Staged, publish, stage
 
 from .conftest import Lab
 from .faults import FaultySource

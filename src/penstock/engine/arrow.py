@@ -107,4 +107,5 @@ def _count_up(count: int) -> Any:
 
 
 _TIME = pa.timestamp("us", tz="UTC")
-_numbers = pa.array(range(1024), pa.int64())
+# Made when needed: pyarrow imports pandas to make an array, which takes longer than all of penstock.
+_numbers: Any = ()

@@ -12,7 +12,20 @@ from penstock.engine.ids import OFFSET_BITS
 from penstock.engine.packing import Slice
 from penstock.spark.planning import Page
 from penstock.spark.positions import Numbers
-from penstock.spark.schema import ARROW
+
+# Spark's types to the bit: names, order, widths and what may be null.
+ARROW = pa.schema(
+    [
+        pa.field("queue", pa.string(), nullable=False),
+        pa.field("partition", pa.string(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("key", pa.string()),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("headers", pa.string()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+    ]
+)
 
 _LOW_BITS = 62 - OFFSET_BITS
 # The four hexadecimal digits of every number of 16 bits, as they lie in memory.

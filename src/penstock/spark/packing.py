@@ -5,7 +5,7 @@ is refused by name before anything is published.
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -19,23 +19,8 @@ from penstock.engine.pushes import partition_for_key
 from penstock.engine.stage_calls import Limits
 from penstock.errors import InvalidInput, MessageTooLarge
 from penstock.spark.positions import Numbers
-from penstock.spark.schema import LEFT_OUT, WRITTEN
 
 _headers_decoder = msgspec.json.Decoder(dict[str, str])
-
-
-def check_columns(names: Sequence[str], queue: str | None) -> None:
-    """Refuse a DataFrame that cannot be written."""
-    if "value" not in names:
-        raise InvalidInput(f"a row needs a value, and the columns are {', '.join(names)}: name one of them value")
-    if queue is None and "queue" not in names:
-        raise InvalidInput("say where to write: give the option queue, or a column queue")
-    unknown = [name for name in names if name not in (*WRITTEN, *LEFT_OUT)]
-    if unknown:
-        raise InvalidInput(
-            f"column {', '.join(unknown)} cannot be written; the columns are {', '.join(WRITTEN)} "
-            f"({', '.join(LEFT_OUT)} are left out)"
-        )
 
 
 class Packer:

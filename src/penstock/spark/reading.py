@@ -8,7 +8,6 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.engine import range_calls
 from penstock.engine.calls import Place
-from penstock.spark.columns import record_batch
 from penstock.spark.connections import run
 from penstock.spark.filters import Narrowing
 from penstock.spark.options import ReadOptions, Target
@@ -71,6 +70,9 @@ class FilteringReader(BatchReader):
 
 def read_task(target: Target, task: Task, fail_on_data_loss: bool) -> Iterator[Any]:
     """Yield a record batch for every few megabytes of a task's pages."""
+    # Here, because the driver plans without it.
+    from penstock.spark.columns import record_batch
+
     for pages in _groups(task.pages):
         slices = run(
             target,

@@ -24,12 +24,12 @@ from penstock.engine.range_calls import SnapshotName
 from penstock.errors import InvalidInput
 from penstock.spark.admission import share_bytes, share_messages
 from penstock.spark.connections import run
+from penstock.spark.jobs import current_job
 from penstock.spark.options import EARLIEST, ReadOptions
 from penstock.spark.planning import Task, plan
 from penstock.spark.positions import Numbers, Positions, Spans, Watch, data_lost, numbers
 from penstock.spark.progress import Progress
 from penstock.spark.reading import read_task
-from penstock.spark.writing import current_job
 
 # With nothing to do Spark asks some 85 times a second; it waits here instead.
 _POLL_SECONDS = 0.25

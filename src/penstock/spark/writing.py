@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -17,20 +16,11 @@ from penstock.engine import stage_calls
 from penstock.engine.stage_calls import Limits
 from penstock.errors import PenstockError
 from penstock.spark.connections import run
+from penstock.spark.jobs import Job, current_job
 from penstock.spark.options import Target, WriteOptions
-from penstock.spark.packing import Packer
 
 # How much a task holds before it writes; more makes fewer and fuller segments where rows go to many partitions.
 FLUSH_BYTES = 16 << 20
-
-
-@dataclass(frozen=True)
-class Job:
-    """Whose epoch it is: a query, one run of it, and the epoch's number."""
-
-    writer: str
-    run: str
-    epoch: int
 
 
 @dataclass
@@ -91,19 +81,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         give_up(self.options.target, messages)
 
 
-def current_job() -> Job | None:
-    """Return which query, run and epoch this task works for; None in a batch."""
-    context = TaskContext.get()
-    if context is None:
-        return None
-    query, epoch = (context.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
-    # Spark makes the run's id the job group.
-    started = context.getLocalProperty("spark.jobGroup.id")
-    return Job(query, started or query, int(epoch)) if query and epoch else None
-
-
 def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
     """Stage the rows of one task under an id of its own."""
+    # Here, because the driver commits without it, in a process that it starts for that.
+    from penstock.spark.packing import Packer
+
     context = TaskContext.get()
     task = context.partitionId() if context else 0
     packer = Packer(options.queue, task)
@@ -141,6 +123,8 @@ def give_up(target: Target, messages: list[WriterCommitMessage | None]) -> None:
 
 
 def _tables(batches: Iterator[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
     held: list[Any] = []
     size = 0
     for batch in batches:
