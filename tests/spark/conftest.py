@@ -67,6 +67,15 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
+def kept(client: Client, queue: str) -> list[bytes]:
+    """Return all values of a queue, sorted."""
+    if queue not in [info.name for info in client.queues()]:
+        return []
+    return sorted(
+        message.value for partition in client.partitions(queue) for message in client.scan(queue, partition.name)
+    )
+
+
 class Lab:
     """A penstock and a Spark, and the few lines that every query has."""
 
@@ -103,13 +112,7 @@ class Lab:
 
     def values(self, queue: str = "out") -> list[bytes]:
         """Return all values of a queue, sorted."""
-        if queue not in [info.name for info in self.client.queues()]:
-            return []
-        return sorted(
-            message.value
-            for partition in self.client.partitions(queue)
-            for message in self.client.scan(queue, partition.name)
-        )
+        return kept(self.client, queue)
 
 
 @pytest.fixture
