@@ -4,6 +4,7 @@ Each may be repeated: staging the same segments again does nothing, and an epoch
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from penstock.engine.calls import Call, Place, Row, nothing, scalar
@@ -23,6 +24,24 @@ class Published(NamedTuple):
     outcome: str
     segments: int
     messages: int
+
+
+class StageInfo(NamedTuple):
+    """A stage that was not published yet."""
+
+    stage_id: int
+    writer: str
+    run: str
+    epoch: int
+    segments: int
+    messages: int
+    bytes: int
+    last_written: datetime
+
+
+def stages() -> Call[list[StageInfo]]:
+    """List what is staged."""
+    return Call("SELECT * FROM penstock.list_stages()", (), lambda rows: [StageInfo(*row) for row in rows], True)
 
 
 def limits(queues: Sequence[str]) -> Call[dict[str, Limits]]:
