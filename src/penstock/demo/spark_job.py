@@ -6,15 +6,21 @@ import penstock.spark
 
 
 def main(source: str, target: str, checkpoint: str) -> None:
-    """Read, transform and write what there is. The address comes on stdin: arguments are for everyone to see."""
-    url = sys.stdin.read().strip()
+    """Read, transform and write what there is, once for each line on stdin.
+
+    The first line is the address: arguments are for everyone to see.
+    """
+    url = sys.stdin.readline().strip()
     spark = penstock.spark.session("penstock demo")
     reader = spark.readStream.format("penstock").option("url", url).option("subscribe", source)
     payments = reader.option("startingOffsets", "earliest").option("groupId", "spark").load()
     parsed = payments.selectExpr("partition", "value", "from_json(CAST(value AS STRING), 'cents INT') AS payment")
     large = parsed.where("payment.cents >= 900").select("partition", "value")
     sink = large.writeStream.format("penstock").option("url", url).option("queue", target)
-    sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+    sink = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+    for _ in sys.stdin:
+        sink.start().awaitTermination()
+        print("done", flush=True)  # noqa: T201
     spark.stop()
 
 
