@@ -38,9 +38,11 @@ def spark(spark_folder: Path) -> Iterator[SparkSession]:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's Python processes find the faulty sinks of these tests there.
     os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    log_settings = spark_folder / "log4j2.properties"
     settings = {
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={spark_folder}/log4j2.properties",
+        # For tests of seconds, compiling thoroughly is a waste.
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={log_settings}",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": str(spark_folder / "events"),

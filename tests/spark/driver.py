@@ -9,6 +9,9 @@ import sys
 import penstock.spark
 from spark.faults import FaultySource
 
+# For a driver that lives for seconds, compiling thoroughly is a waste.
+QUICK = {"spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+
 
 def main(url: str, folder: str, master: str, *rest: str) -> None:
     """Run the query until it has read what is there."""
@@ -16,14 +19,14 @@ def main(url: str, folder: str, master: str, *rest: str) -> None:
     settings = {name: options.pop(name) for name in list(options) if name.startswith("spark.")}
     if options.get("kill") == "driver":
         options["victim"] = str(os.getpgid(0))
-    limit = options.pop("limit", "20")
+    limit = options.pop("limit", "30")
     if master.startswith("sc:"):
         from pyspark.sql import SparkSession
 
         session = SparkSession.builder.remote(master[3:]).getOrCreate()
         penstock.spark.register(session)
     else:
-        session = penstock.spark.session("driver", master, {"spark.ui.showConsoleProgress": "false", **settings})
+        session = penstock.spark.session("driver", master, {**QUICK, **settings})
     session.dataSource.register(FaultySource)
     stream = session.readStream.format("penstock").option("url", url).option("subscribe", "in")
     stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", limit)

@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from penstock import Client
 
 from .conftest import kept
 from .faults import STEPS
+from .standalone import Standalone
 
 pytestmark = pytest.mark.timeout(400)
 TESTS = Path(__file__).parent.parent
@@ -91,7 +93,7 @@ def push(client: Client, low: int, high: int) -> Counter[bytes]:
 def test_a_driver_that_is_killed_at_any_step_neither_loses_nor_repeats(
     client: Client, drivers: Drivers, folder: Path
 ) -> None:
-    expected = push(client, 0, 200)
+    expected = push(client, 0, 150)
     for step in STEPS:
         driver = drivers.start(step=step, marker=str(folder / step), kill="driver")
         assert drivers.wait(driver) == -signal.SIGKILL, drivers.log(driver)[-3000:]
@@ -105,7 +107,7 @@ def test_a_driver_that_is_killed_at_any_step_neither_loses_nor_repeats(
 def test_a_stopped_driver_that_resumes_after_its_replacement_changes_nothing(
     client: Client, drivers: Drivers, folder: Path
 ) -> None:
-    expected = push(client, 0, 200)
+    expected = push(client, 0, 60)
     marker = folder / "stopped"
     stopped = drivers.start(step="after_staging", marker=str(marker), stop="driver")
     until(marker.exists)
@@ -122,14 +124,42 @@ def test_a_stopped_driver_that_resumes_after_its_replacement_changes_nothing(
 def test_an_executor_that_is_killed_in_a_task_neither_loses_nor_repeats(
     client: Client, drivers: Drivers, folder: Path
 ) -> None:
-    expected = push(client, 0, 100)
+    expected = push(client, 0, 40)
     drivers.finish("local-cluster[2,1,1024]", step="after_staging", marker=str(folder / "killed"), kill="executor")
     assert (folder / "killed").exists()
     assert Counter(kept(client, "out")) == expected
 
 
 def test_it_runs_unchanged_on_spark_connect(client: Client, drivers: Drivers) -> None:
-    expected = push(client, 0, 60)
+    expected = push(client, 0, 40)
     drivers.finish("sc:local[2]")
     assert Counter(kept(client, "out")) == expected
     assert client.lag("in", "g") == 0
+
+
+def test_two_attempts_of_one_task_write_once(client: Client, drivers: Drivers, folder: Path) -> None:
+    expected = push(client, 0, 60)
+    speculation = {
+        "spark__speculation": "true",
+        "spark__speculation__interval": "100ms",
+        "spark__speculation__multiplier": "1.1",
+        "spark__speculation__quantile": "0.5",
+        "spark__speculation__minTaskRuntime": "100ms",
+        "spark__executor__memory": "512m",
+        "spark__cores__max": "2",
+    }
+    marker = folder / "slow"
+    with Standalone(folder) as cluster:
+        # The first attempt of one task has staged its rows and stays until it is killed; another one does the work.
+        driver = drivers.start(
+            cluster.master, step="after_staging", marker=str(marker), slow="yes", limit="60", **speculation
+        )
+        assert drivers.wait(driver, 300) == 0, drivers.log(driver)[-3000:]
+    assert marker.exists()
+    assert Counter(kept(client, "out")) == expected
+    with psycopg.connect(client.dsn) as connection:
+        # Three stages were begun for the two tasks, and none is left.
+        assert connection.execute("SELECT count(*) FROM penstock.stages").fetchone() == (0,)
+        begun = connection.execute("SELECT last_value FROM penstock.stages_stage_id_seq").fetchone()
+    assert begun is not None
+    assert begun[0] >= 3

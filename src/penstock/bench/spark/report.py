@@ -143,8 +143,8 @@ class _Bench:
             " key text, value bytea NOT NULL, headers text, created_at timestamptz NOT NULL)"
         )
         self.connection.execute(
-            "INSERT INTO messages SELECT n, 'bench', 'p0', NULL, repeat(chr(65 + n % 26), %s)::bytea, NULL, now()"
-            " FROM generate_series(0, %s::bigint - 1) n",
+            "INSERT INTO messages SELECT n, 'bench', 'p0', NULL, repeat(chr((65 + n %% 26)::integer), %s)::bytea, NULL,"
+            " now() FROM generate_series(0, %s::bigint - 1) n",
             (SIZE, self.plan.messages),
         )
         self.connection.execute("VACUUM ANALYZE")
