@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             began = time.monotonic()
             spans = self._watch.look()
-            self._check_deleted(spans)
+            self._check_lost(spans)
             ids, starts, ends = self._unread(spans, self._positions, limit)
             if len(ids):
                 return self._save(before.snapshot_id, ids, starts, ends)
@@ -144,6 +144,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._positions, self._depth = begins, -1
         ids, starts, ends = self._unread(spans, begins, limit)
         if not len(ids) and self.options.starting == EARLIEST and self.options.starting_time is None:
+            # Nothing to settle: the beginning is the same whenever we look.
+            if self._until is None:
+                time.sleep(_POLL_SECONDS)
             return _ORIGIN
         return self._save(0, ids, starts, ends)
 
@@ -184,13 +187,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             positions = positions.moved(numbers(row.ids), numbers(row.ends))
         self._at, self._depth, self._positions = name, chain[0].depth, positions
 
-    def _check_deleted(self, spans: Spans) -> None:
+    def _check_lost(self, spans: Spans) -> None:
+        """Refuse to go on where a partition is gone, or ends before what was read of it, as after a restore."""
         gone = ~np.isin(self._positions.ids, spans.ids)
-        if not gone.any():
+        short = spans.heads < self._positions.get(spans.ids, spans.heads)
+        if not gone.any() and not short.any():
             return
         if self.options.fail_on_data_loss:
-            raise data_lost(None, int(self._positions.offsets[gone][0]), 0, 0)
-        self._positions = Positions(self._positions.ids[~gone], self._positions.offsets[~gone])
+            if gone.any():
+                raise data_lost(None, int(self._positions.offsets[gone][0]), 0, 0)
+            number, head = int(spans.ids[short][0]), int(spans.heads[short][0])
+            offset = int(self._positions.get(spans.ids[short], spans.heads[short])[0])
+            raise data_lost(self._watch.places(spans.ids[short]).get(number), offset, 0, head)
+        kept = Positions(self._positions.ids[~gone], self._positions.offsets[~gone])
+        self._positions = kept.moved(spans.ids[short], spans.heads[short])
 
     def _present(self, ids: Numbers, starts: Numbers, stops: Numbers) -> tuple[Numbers, Numbers]:
         """Leave out what retention has dropped, or refuse to."""
