@@ -53,6 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._at: SnapshotName | None = None
         self._depth = 0
         self._positions = _NOTHING
+        self._saved: tuple[int, SnapshotName, tuple[Numbers, Numbers, Numbers]] | None = None
 
     # A task gets this object too; what the driver remembers is none of its business.
     def __getstate__(self) -> ReadOptions:
@@ -105,19 +106,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan a batch: what the snapshots between the two offsets read."""
         if start == end:
             return []
-        chain = run(self.options.target, range_calls.chain(_name(end), start["snapshot"]))
+        ids, starts, stops = self._between(start["snapshot"], _name(end))
+        tasks = plan(self.options, self._watch, ids, starts, stops)
+        if sum(page.stop - page.start for task in tasks for page in task.pages) < int((stops - starts).sum()):
+            tasks = plan(self.options, self._watch, ids, *self._present(ids, starts, stops))
+        for index, task in enumerate(tasks):
+            task.snapshot, task.first = end["snapshot"], index == 0
+        return list(tasks)
+
+    def _between(self, start: int, end: SnapshotName) -> tuple[Numbers, Numbers, Numbers]:
+        """Return what the snapshots between two offsets read."""
+        if self._saved is not None and self._saved[:2] == (start, end):
+            return self._saved[2]
+        chain = run(self.options.target, range_calls.chain(end, start))
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for row in reversed(chain):
             for number, low, high in zip(row.ids, row.starts, row.ends, strict=True):
                 first.setdefault(number, low)
                 last[number] = high
-        ids = numbers(list(first))
-        starts, stops = self._present(ids, numbers(list(first.values())), numbers([last[i] for i in first]))
-        tasks = plan(self.options, self._watch, ids, starts, stops)
-        for index, task in enumerate(tasks):
-            task.snapshot, task.first = end["snapshot"], index == 0
-        return list(tasks)
+        return numbers(list(first)), numbers(list(first.values())), numbers([last[number] for number in first])
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read what one task was dealt."""
@@ -176,6 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = ids.tolist(), starts.tolist(), ends.tolist()
         self._at = run(self.options.target, range_calls.save_snapshot(parent, ranges, everything))
         self._positions, self._depth = positions, depth
+        self._saved = parent, self._at, (ids, starts, ends)
         return _offset(self._at)
 
     def _load(self, name: SnapshotName) -> None:

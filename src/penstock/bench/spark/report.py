@@ -5,6 +5,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from penstock import Client
 from penstock.bench import environment
 from penstock.bench.environment import Environment
 from penstock.bench.groups.report import own_database
-from penstock.errors import SetupError
+from penstock.errors import NotFound, SetupError
 from penstock.spark.options import read_options
 from penstock.spark.planning import Task
 from penstock.spark.reading import BatchReader
@@ -185,6 +186,7 @@ class _Bench:
                     contenders[name]()
                     if turn:
                         samples[case][name].append(time.perf_counter() - began)
+                    self._clean_up()
         self.say("epochs")
         samples["epoch"] = {"penstock": self._epochs("penstock"), "limit": self._epochs("synthetic")}
         return samples
@@ -234,13 +236,16 @@ class _Bench:
 
     def _write(self, frame: "DataFrame") -> None:
         frame.write.format("penstock").option("url", self.client.dsn).option("queue", "out").mode("append").save()
-        self.client.delete("out")
 
     def _write_jdbc(self, frame: "DataFrame") -> None:
         rows = frame.selectExpr("'p0' AS partition", "value")
         options = {"dbtable": "written", "batchsize": "10000"}
         rows.write.format("jdbc").options(**self._jdbc_options(), **options).mode("append").save()
-        self.connection.execute("DROP TABLE written")
+
+    def _clean_up(self) -> None:
+        with suppress(NotFound):
+            self.client.delete("out")
+        self.connection.execute("DROP TABLE IF EXISTS written")
 
     def _epochs(self, source: str) -> list[float]:
         """Return how many milliseconds each epoch of a stream of single messages takes."""
