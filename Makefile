@@ -34,11 +34,13 @@ bench: install ## measure, and print what was measured
 	$(BIN)/penstock bench log
 	$(BIN)/penstock bench groups
 	$(BIN)/penstock bench batching
+	$(BIN)/penstock bench spark
 
 bench-check: install ## measure, and fail where a promised ratio is missed
 	$(BIN)/penstock bench log --check
 	$(BIN)/penstock bench groups --check
 	$(BIN)/penstock bench batching --check
+	$(BIN)/penstock bench spark --check
 
 clean: ## remove what `make` made
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

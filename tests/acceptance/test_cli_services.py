@@ -82,6 +82,7 @@ def test_the_doctor_looks_at_everything(penstock: CommandLine) -> None:
         "expired claims",
         "overdue messages",
         "dead letters",
+        "abandoned stages",
         "privileges",
     ]
     assert {row[1] for row in rows} <= {"ok", "info", "warn"}

@@ -42,16 +42,16 @@ def record_batch(queue: str, partition: str, parts: Sequence[Slice]) -> Any:
             pa.repeat(queue, count),
             pa.repeat(partition, count),
             _offsets(parts, count),
-            _texts([(part.keys, part.key_ends, part.key_start) for part in parts], stops, count),
-            _values(pa.binary(), [(part.body, part.ends, part.body_start) for part in parts], stops, count),
-            _texts([(part.headers, part.header_ends, part.header_start) for part in parts], stops, count),
-            _times(parts, stops, count),
+            texts([(part.keys, part.key_ends, part.key_start) for part in parts], stops, count),
+            values(pa.binary(), [(part.body, part.ends, part.body_start) for part in parts], stops, count),
+            texts([(part.headers, part.header_ends, part.header_start) for part in parts], stops, count),
+            times(parts, stops),
         ],
         schema=SCHEMA,
     )
 
 
-def _values(kind: Any, columns: Sequence[tuple[bytes, bytes, int]], stops: Any, count: int) -> Any:
+def values(kind: Any, columns: Sequence[tuple[bytes, bytes, int]], stops: Any, count: int) -> Any:
     """Join packed columns. Stored ends count from their segment's beginning; here they all count from one."""
     bodies = [column for column, _, _ in columns]
     ends = b"".join([packed for _, packed, _ in columns])
@@ -59,12 +59,13 @@ def _values(kind: Any, columns: Sequence[tuple[bytes, bytes, int]], stops: Any, 
         begins = accumulate(map(len, bodies), initial=0)
         shifts = [begin - start for (_, _, start), begin in zip(columns, begins, strict=False)]
         stored = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(ends)])
-        ends = pc.add(stored, _spread(stops, pa.array(shifts, pa.int32()))).buffers()[1]
+        ends = pc.add(stored, spread(stops, pa.array(shifts, pa.int32()))).buffers()[1]
     offsets = pa.py_buffer(b"\0\0\0\0" + memoryview(ends))
     return pa.Array.from_buffers(kind, count, [None, offsets, pa.py_buffer(b"".join(bodies))])
 
 
-def _texts(columns: Sequence[tuple[bytes | None, bytes | None, int]], stops: Any, count: int) -> Any:
+def texts(columns: Sequence[tuple[bytes | None, bytes | None, int]], stops: Any, count: int) -> Any:
+    """Join packed columns of text, where a length of zero means none."""
     if not any(column for column, _, _ in columns):
         return pa.nulls(count, pa.string())
     counts = map(sub, (numbers := stops.to_pylist()), [0, *numbers[:-1]])
@@ -72,7 +73,7 @@ def _texts(columns: Sequence[tuple[bytes | None, bytes | None, int]], stops: Any
         (b"", bytes(4 * size), 0) if column is None or ends is None else (column, ends, start)
         for (column, ends, start), size in zip(columns, counts, strict=True)
     ]
-    texts = _values(pa.string(), filled, stops, count)
+    texts = values(pa.string(), filled, stops, count)
     return pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.string()), texts)
 
 
@@ -83,15 +84,16 @@ def _offsets(parts: Sequence[Slice], count: int) -> Any:
     return pa.concat_arrays([pc.add(_count_up(part.count), part.base_offset) for part in parts])
 
 
-def _times(parts: Sequence[Slice], stops: Any, count: int) -> Any:
+def times(parts: Sequence[Slice], stops: Any) -> Any:
+    """Return the time of each message."""
     if all(part.run_counts is None for part in parts):
-        return _spread(stops, pa.array([part.created_at for part in parts], _TIME))
+        return spread(stops, pa.array([part.created_at for part in parts], _TIME))
     runs = [run for part in parts for run in part.runs() if run[1]]
     run_stops = pa.array(accumulate(size for _, size in runs), pa.int32())
-    return _spread(run_stops, pa.array([moment for moment, _ in runs], _TIME))
+    return spread(run_stops, pa.array([moment for moment, _ in runs], _TIME))
 
 
-def _spread(stops: Any, values: Any) -> Any:
+def spread(stops: Any, values: Any) -> Any:
     """Repeat each value up to its stop."""
     return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(stops, values))
 
@@ -105,4 +107,5 @@ def _count_up(count: int) -> Any:
 
 
 _TIME = pa.timestamp("us", tz="UTC")
-_numbers = pa.array(range(1024), pa.int64())
+# Made when needed: pyarrow imports pandas to make an array, which takes longer than all of penstock.
+_numbers: Any = ()

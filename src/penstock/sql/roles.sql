@@ -17,7 +17,8 @@ $$;
 GRANT EXECUTE ON FUNCTION
     penstock.push, penstock.push_json, penstock.push_segment, penstock.push_segments, penstock.push_with_options,
     penstock.list_scheduled, penstock.cancel,
-    penstock.queue_spread, penstock.message_id, penstock.message_address, penstock.settings
+    penstock.begin_stage, penstock.stage_segments, penstock.publish_stages, penstock.abort_stages,
+    penstock.queue_limits, penstock.queue_spread, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_producer;
 
 -- Consumers read and consume, and see what there is.
@@ -29,6 +30,9 @@ GRANT EXECUTE ON FUNCTION
     penstock.lag, penstock.list_groups, penstock.list_claims, penstock.history,
     penstock.list_dead_letters, penstock.count_dead_letters,
     penstock.read, penstock.read_segments, penstock.get, penstock.get_segment,
+    penstock.source_heads, penstock.source_places, penstock.offsets_at, penstock.plan_ranges, penstock.read_ranges,
+    penstock.spend_bytes, penstock.save_snapshot, penstock.snapshot_chain, penstock.published_child, penstock.note_epoch,
+    penstock.ensure_reader, penstock.advance_reader,
     penstock.list_queues, penstock.list_partitions, penstock.list_scheduled, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_consumer;
 -- The views call these, and a view's functions run as the reader; none of them sees a table.
@@ -51,7 +55,7 @@ END
 $$;
 GRANT EXECUTE ON FUNCTION
     penstock.create_queue, penstock.create_partition, penstock.configure_queue, penstock.configure_partition,
-    penstock.purge, penstock.delete_queue, penstock.delete_partition, penstock.maintain,
+    penstock.list_stages, penstock.sweep_stages, penstock.purge, penstock.delete_queue, penstock.delete_partition, penstock.maintain,
     penstock.configure_group, penstock.delete_group, penstock.seek_partitions,
     penstock.discard, penstock.redrive, penstock.verify, penstock.resync
 TO penstock_admin;

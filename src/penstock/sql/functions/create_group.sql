@@ -6,7 +6,8 @@
 --
 -- Parameters: config - settings that override the queue's; subscription - 'all' (every message there is), 'new'
 -- (what is pushed from now on) or 'time' (from from_time on); mode - 'ordered' (one claim per partition at a time) or
--- 'shared' (competing consumers, many claims per partition, no order).
+-- 'shared' (competing consumers, many claims per partition, no order) or 'external' (the reader keeps its own positions
+-- and tells them; see ensure_reader).
 -- Returns: the group's id; raises duplicate_object when it exists.
 -- Calls: require_names, checked_config, group_settings_problem, require_read_committed, use_lock_timeout, find_queue,
 -- lock_queue, enrol_partitions. Tables: queues, consumer_groups (insert).
@@ -33,8 +34,8 @@ BEGIN
     IF problem IS NULL AND create_group.subscription NOT IN ('all', 'new', 'time') THEN
         problem := format('subscription is %s but must be all, new or time', to_json(create_group.subscription));
     END IF;
-    IF problem IS NULL AND create_group.mode NOT IN ('ordered', 'shared') THEN
-        problem := format('mode is %s but must be ordered or shared', to_json(create_group.mode));
+    IF problem IS NULL AND create_group.mode NOT IN ('ordered', 'shared', 'external') THEN
+        problem := format('mode is %s but must be ordered, shared or external', to_json(create_group.mode));
     END IF;
     IF problem IS NULL AND (create_group.subscription = 'time') <> (create_group.from_time IS NOT NULL) THEN
         problem := 'a subscription from a time needs from_time, and no other has one';

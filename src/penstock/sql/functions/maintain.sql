@@ -7,7 +7,7 @@
 --
 -- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - how many to visit.
 -- Returns: what was done, and where to go on.
--- Calls: retain_partition, merge_segments, trim_pushes. Tables: queues, partitions (read).
+-- Calls: retain_partition, merge_segments, trim_pushes, sweep_stages. Tables: queues, partitions (read).
 CREATE OR REPLACE FUNCTION penstock.maintain(
     after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000, min_segments integer DEFAULT 64
 )
@@ -24,6 +24,9 @@ DECLARE
 BEGIN
     IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), 0) THEN
         RETURN;
+    END IF;
+    IF after_partition = 0 THEN
+        PERFORM penstock.sweep_stages();
     END IF;
     visited := 0;
     dropped_segments := 0;

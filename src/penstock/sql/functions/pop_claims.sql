@@ -74,6 +74,10 @@ BEGIN
         WHERE q.name = queue_name AND g.name = group_name;
     END IF;
     group_id := reader.group_id;
+    IF reader.mode = 'external' THEN
+        RAISE EXCEPTION 'group "%" of queue "%" is external: its reader keeps its own positions', group_name, queue_name
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Pop with another group.';
+    END IF;
 
     IF partition_name IS NOT NULL THEN
         RETURN QUERY SELECT * FROM penstock.claim_named(

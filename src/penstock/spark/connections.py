@@ -1,0 +1,46 @@
+"""Connections of a Spark process: one small pool per database, kept for as long as the process lives.
+
+Spark's Python processes serve one task after another, and there may be many of them. A database that is away for a
+while, for a restart, is waited for: an error here would end the query.
+"""
+
+import os
+import time
+from typing import TypeVar
+
+from penstock.engine.calls import Call
+from penstock.engine.database import Database
+from penstock.engine.retries import pauses
+from penstock.errors import Retryable, TimedOut, Unavailable
+from penstock.settings import resolve
+from penstock.spark.options import Target
+
+# How long a database may be away.
+PATIENCE = 120.0
+_CALL_TIMEOUT = 300.0
+
+T = TypeVar("T")
+_open: dict[tuple[int, Target], Database] = {}
+
+
+def run(target: Target, call: Call[T], patience: float = PATIENCE) -> T:
+    """Run a call that may be repeated, through restarts of the database."""
+    waits = pauses(patience)
+    while True:
+        try:
+            return _database(target).run(call)
+        except (Unavailable, Retryable) as error:
+            pause = next(waits, None)
+            if isinstance(error, TimedOut) or pause is None or not call.repeatable:
+                raise
+            time.sleep(pause)
+
+
+def _database(target: Target) -> Database:
+    # The process id: a forked child must not use the sockets of its parent.
+    key = os.getpid(), target
+    if key not in _open:
+        _open[key] = Database(
+            resolve({"url": target.url, "home": target.home, "timeout": _CALL_TIMEOUT, "pool_size": 2})
+        )
+    return _open[key]

@@ -1,0 +1,25 @@
+"""Which query a task works for: what Spark says in the properties of the task, and nowhere else."""
+
+from dataclasses import dataclass
+
+from pyspark import TaskContext
+
+
+@dataclass(frozen=True)
+class Job:
+    """Whose epoch it is: a query, one run of it, and the epoch's number."""
+
+    writer: str
+    run: str
+    epoch: int
+
+
+def current_job() -> Job | None:
+    """Return which query, run and epoch this task works for; None in a batch."""
+    context = TaskContext.get()
+    if context is None:
+        return None
+    query, epoch = (context.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
+    # Spark makes the run's id the job group.
+    started = context.getLocalProperty("spark.jobGroup.id")
+    return Job(query, started or query, int(epoch)) if query and epoch else None

@@ -1,0 +1,232 @@
+"""What can be set on a reader or a writer: parsed, checked against each other, and refused by name."""
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from penstock.engine.address import redact
+from penstock.errors import InvalidInput
+from penstock.settings import resolve
+
+EARLIEST, LATEST = -2, -1
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+READ_OPTIONS = (
+    "url",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "groupId",
+)
+WRITE_OPTIONS = ("url", "queue")
+# What Spark itself puts among the options of a stream.
+_SPARKS_OWN = {"checkpointlocation", "queryname", "path"}
+
+T = TypeVar("T")
+D = TypeVar("D")
+Offsets = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which database. The address is settled where the query is made, since executors have another environment."""
+
+    url: str | None = field(repr=False)
+    home: str
+
+    def __str__(self) -> str:
+        return "the embedded PostgreSQL" if self.url is None else redact(self.url)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What to read, from where to where, and how much at a time."""
+
+    target: Target
+    queues: tuple[str, ...] | None
+    pattern: str | None
+    assigned: dict[str, list[str]] | None
+    starting: int | Offsets
+    ending: int | Offsets
+    starting_time: datetime | None
+    max_offsets: int | None
+    max_bytes: int | None
+    min_partitions: int
+    fail_on_data_loss: bool
+    group: str | None
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """Where to write; without a queue, each row names its own."""
+
+    target: Target
+    queue: str | None
+
+
+def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Check the options of a reader."""
+    known = _known(given, READ_OPTIONS)
+    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in known]
+    if len(ways) != 1:
+        raise InvalidInput(
+            f"give one of subscribe, subscribePattern and assign; {' and '.join(ways) if ways else 'none'} was given"
+        )
+    for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "groupId"):
+        if name in known and not streaming:
+            raise InvalidInput(f"{name} is for streams: a batch reads its whole range at once")
+    if "endingOffsets" in known and streaming:
+        raise InvalidInput("endingOffsets is for batches: a stream has no end")
+    if "startingTimestamp" in known and "startingOffsets" in known:
+        raise InvalidInput("give startingOffsets or startingTimestamp, not both")
+    if "groupId" in known and "assign" in known:
+        raise InvalidInput(
+            "groupId follows whole queues, so it goes with subscribe or subscribePattern, not with assign"
+        )
+    starting: int | Offsets = _take(known, "startingOffsets", _offsets, LATEST if streaming else EARLIEST)
+    ending: int | Offsets = _take(known, "endingOffsets", _offsets, LATEST)
+    if not streaming and starting == LATEST:
+        raise InvalidInput("startingOffsets is latest, but then a batch has nothing to read: use earliest or offsets")
+    if ending == EARLIEST:
+        raise InvalidInput("endingOffsets is earliest, but then a batch has nothing to read: use latest or offsets")
+    return ReadOptions(
+        target=_target(known),
+        queues=_take(known, "subscribe", _names, None),
+        pattern=_take(known, "subscribePattern", _pattern, None),
+        assigned=_take(known, "assign", _assigned, None),
+        starting=starting,
+        ending=ending,
+        starting_time=_take(known, "startingTimestamp", _moment, None),
+        max_offsets=_take(known, "maxOffsetsPerTrigger", _count, None),
+        max_bytes=_take(known, "maxBytesPerTrigger", _bytes, None),
+        min_partitions=_take(known, "minPartitions", _count, 1),
+        fail_on_data_loss=_take(known, "failOnDataLoss", _flag, True),
+        group=_take(known, "groupId", _name, None),
+    )
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Check the options of a writer."""
+    known = _known(given, WRITE_OPTIONS)
+    return WriteOptions(_target(known), _take(known, "queue", _name, None))
+
+
+def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    by_lower = {name.lower(): name for name in names}
+    unknown = sorted(key for key in given if key.lower() not in by_lower and key.lower() not in _SPARKS_OWN)
+    if unknown:
+        raise InvalidInput(f"unknown option {', '.join(unknown)}; the known ones are {', '.join(names)}")
+    if given.get("path"):
+        raise InvalidInput(f"penstock has no paths; the options are {', '.join(names)}")
+    return {by_lower[key.lower()]: value for key, value in given.items() if key.lower() in by_lower}
+
+
+def _target(known: Mapping[str, str]) -> Target:
+    settings = resolve({"url": known.get("url")})
+    return Target(settings.url, str(settings.home))
+
+
+def _take(known: Mapping[str, str], name: str, parse: Callable[[str], T], default: D) -> T | D:
+    if name not in known:
+        return default
+    try:
+        return parse(known[name])
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"option {name} is {known[name]!r}, which cannot be used: {error}") from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("it must be queue names with commas between them")
+    return names
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError("it must be a name")
+    return text
+
+
+def _pattern(text: str) -> str:
+    if not text:
+        raise ValueError("it must be a regular expression")
+    return text
+
+
+def _assigned(text: str) -> dict[str, list[str]]:
+    value = _json(text, '{"orders": ["ada", "bob"]}')
+    if not value or not all(
+        isinstance(names, list) and names and all(isinstance(name, str) for name in names) for names in value.values()
+    ):
+        raise ValueError('it must be JSON such as {"orders": ["ada", "bob"]}')
+    return value
+
+
+def _offsets(text: str) -> int | Offsets:
+    if text in _WORDS:
+        return _WORDS[text]
+    hint = '{"orders": {"ada": 23, "bob": -2}}'
+    value = _json(text, f"earliest, latest or JSON such as {hint} (-2 is earliest, -1 latest)")
+    for queue, partitions in value.items():
+        if not isinstance(partitions, dict):
+            raise ValueError(f"what it says of queue {queue} must be partitions and offsets, as in {hint}")
+        for partition, offset in partitions.items():
+            if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
+                raise ValueError(f"{offset!r} is no offset (queue {queue}, partition {partition}), as in {hint}")
+    return value
+
+
+def _json(text: str, hint: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"it must be {hint}")
+    return value
+
+
+def _moment(text: str) -> datetime:
+    if text.lstrip("-").isdigit():
+        return datetime.fromtimestamp(int(text) / 1000, UTC)
+    moment: datetime | None = None
+    with contextlib.suppress(ValueError):
+        moment = datetime.fromisoformat(text)
+    if moment is None or moment.tzinfo is None:
+        raise ValueError(
+            "it must be milliseconds since 1970, or a time with its zone such as 2026-01-31T12:00:00+00:00"
+        )
+    return moment
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("it must be a whole number above 0")
+    return value
+
+
+def _bytes(text: str) -> int:
+    units = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+    number = text.strip().lower().rstrip("bkmg")
+    unit = text.strip().lower()[len(number) :]
+    if unit not in units or not number.strip().isdigit():
+        raise ValueError("it must be a number of bytes such as 1048576 or 1m")
+    return _count(str(int(number) * units[unit]))
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("it must be true or false")
+    return text.lower() == "true"

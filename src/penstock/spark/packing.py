@@ -1,0 +1,212 @@
+"""Record batches become packed segments, with no work per message where it can be helped.
+
+Rows are gathered by queue and partition, in their order, and cut where a segment is full. A row that cannot be taken
+is refused by name before anything is published.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.engine.calls import Place
+from penstock.engine.packing import MAX_SEGMENT_BYTES, MAX_SEGMENT_MESSAGES, Segment
+from penstock.engine.pushes import partition_for_key
+from penstock.engine.stage_calls import Limits
+from penstock.errors import InvalidInput, MessageTooLarge
+from penstock.spark.positions import Numbers
+
+_headers_decoder = msgspec.json.Decoder(dict[str, str])
+
+
+class Packer:
+    """Packs the rows of one task."""
+
+    def __init__(self, queue: str | None, task: int) -> None:
+        self._queue = queue
+        self._task = task
+        self._rows = 0
+
+    def queues(self, table: Any) -> list[str]:
+        """Return the queues that a table writes to."""
+        if self._queue is not None:
+            return [self._queue]
+        return [name for name in pc.unique(table["queue"].combine_chunks()).to_pylist() if name is not None]
+
+    def pack(self, table: Any, limits: Mapping[str, Limits]) -> list[tuple[Place, Segment]]:
+        """Pack a table of rows."""
+        rows = _Rows(table, self._queue, self._task, self._rows)
+        self._rows += table.num_rows
+        return list(rows.segments(limits))
+
+
+class _Rows:
+    def __init__(self, table: Any, queue: str | None, task: int, before: int) -> None:
+        self._count = table.num_rows
+        self._task = task
+        self._before = before
+        self._values = _flat(table, "value", pa.binary())
+        self._keys = _flat(table, "key", pa.string())
+        self._headers = _headers(table)
+        self._partitions = _flat(table, "partition", pa.string())
+        self._queues = pa.repeat(queue, self._count) if queue is not None else _flat(table, "queue", pa.string())
+        self._require("value", self._values)
+        self._require("queue", self._queues)
+        self._check_texts()
+
+    def segments(self, limits: Mapping[str, Limits]) -> Iterator[tuple[Place, Segment]]:
+        queue_codes, queue_names = _codes(self._queues)
+        self._check_sizes(queue_codes, [limits[name].max_message_bytes for name in queue_names])
+        partition_codes, partition_names = _codes(self._placed(queue_codes, queue_names, limits))
+        codes = queue_codes * len(partition_names) + partition_codes
+        columns = [self._values, self._keys, self._headers]
+        if len(codes) and (codes[1:] < codes[:-1]).any():
+            order = np.argsort(codes, kind="stable")
+            codes = codes[order]
+            columns = [None if column is None else column.take(pa.array(order)) for column in columns]
+        values, keys, headers = [None if column is None else _Packed(column) for column in columns]
+        borders = np.flatnonzero(np.diff(codes)) + 1
+        for low, high in zip([0, *borders.tolist()], [*borders.tolist(), len(codes)], strict=True):
+            queue, partition = divmod(int(codes[low]), len(partition_names))
+            place = Place(queue_names[queue], partition_names[partition])
+            assert values is not None  # noqa: S101
+            for start, stop in values.cuts(low, high):
+                key_bytes, key_ends = (None, None) if keys is None else keys.column(start, stop, optional=True)
+                head_bytes, head_ends = (None, None) if headers is None else headers.column(start, stop, optional=True)
+                body, ends = values.column(start, stop)
+                yield place, Segment(stop - start, body or b"", ends or b"", key_bytes, key_ends, head_bytes, head_ends)
+
+    def _placed(self, queue_codes: Numbers, queue_names: list[str], limits: Mapping[str, Limits]) -> Any:
+        """Return the partition of each row: its own, that of its key, or any one of the queue's spread."""
+        given = self._partitions
+        if given is not None and given.null_count == 0:
+            return given
+        # Not for secrets: any of the partitions will do. One for the rows of a batch, which then is one segment.
+        keyless = [str(random.randrange(limits[name].spread)) for name in queue_names]  # noqa: S311
+        if self._keys is None or self._keys.null_count == self._count:
+            chosen = pa.array(keyless, pa.string()).take(pa.array(queue_codes))
+        else:
+            key_codes, keys = _codes(pc.fill_null(self._keys, ""))
+            pairs, where = np.unique(queue_codes * len(keys) + key_codes, return_inverse=True)
+            names = []
+            for pair in pairs.tolist():
+                queue, key = divmod(pair, len(keys))
+                spread = limits[queue_names[queue]].spread
+                names.append(partition_for_key(keys[key], spread) if keys[key] else keyless[queue])
+            chosen = pa.array(names, pa.string()).take(pa.array(where.reshape(-1)))
+        return chosen if given is None else pc.coalesce(given, chosen)
+
+    def _check_sizes(self, queue_codes: Numbers, allowed: list[int]) -> None:
+        lengths = np.asarray(pc.binary_length(self._values))
+        over = np.flatnonzero(lengths > np.array(allowed, dtype=np.int64)[queue_codes])
+        if len(over):
+            row = int(over[0])
+            raise MessageTooLarge(
+                f"{self._name(row)} has a value of {int(lengths[row])} bytes, and its queue allows "
+                f"{allowed[int(queue_codes[row])]}; nothing was published. Raise the queue's max_message_bytes, or "
+                "write a reference to the data."
+            )
+
+    def _check_texts(self) -> None:
+        for name, column in (("key", self._keys), ("partition", self._partitions), ("queue", self._queues)):
+            if column is None:
+                continue
+            bad = pc.or_(pc.equal(pc.binary_length(column), 0), pc.match_substring(column, "\0"))
+            row = pc.index(bad, True).as_py()
+            if row >= 0:
+                raise InvalidInput(
+                    f"{self._name(row)} has a {name} that is empty or holds a NUL; nothing was published"
+                )
+        if self._headers is None:
+            return
+        for text in pc.unique(self._headers).to_pylist():
+            if text is None:
+                continue
+            try:
+                _headers_decoder.decode(text)
+            except msgspec.MsgspecError:
+                row = pc.index(self._headers, pa.scalar(text)).as_py()
+                raise InvalidInput(
+                    f"{self._name(row)} has headers that are not a JSON object of texts: {text[:100]!r}; nothing was "
+                    "published"
+                ) from None
+
+    def _require(self, name: str, column: Any) -> None:
+        if column.null_count:
+            row = pc.index(pc.is_null(column), True).as_py()
+            raise InvalidInput(f"{self._name(row)} has no {name}; nothing was published")
+
+    def _name(self, row: int) -> str:
+        found = [
+            f"{name} {column[row].as_py()!r}"
+            for name, column in (("queue", self._queues), ("partition", self._partitions), ("key", self._keys))
+            if column is not None and column[row].as_py() is not None
+        ]
+        return f"row {self._before + row} of task {self._task} ({', '.join(found) or 'no queue'})"
+
+
+class _Packed:
+    """An Arrow column of bytes or text, from which packed pieces are cut."""
+
+    def __init__(self, column: Any) -> None:
+        _, offsets, data = column.buffers()
+        low, high = column.offset, column.offset + len(column) + 1
+        self._ends = np.frombuffer(offsets, dtype=np.int32)[low:high]
+        self._wide: Numbers | None = None
+        self._data = memoryview(data) if data is not None else memoryview(b"")
+
+    def column(self, start: int, stop: int, optional: bool = False) -> tuple[bytes | None, bytes | None]:
+        """Return the values end to end, and where each ends; nothing for an optional column without any."""
+        first, last = int(self._ends[start]), int(self._ends[stop])
+        if optional and first == last:
+            return None, None
+        ends = self._ends[start + 1 : stop + 1]
+        return bytes(self._data[first:last]), (ends - first if first else ends).astype("<i4").tobytes()
+
+    def cuts(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Cut a run of rows where a segment would be too large."""
+        if high - low <= MAX_SEGMENT_MESSAGES and int(self._ends[high]) - int(self._ends[low]) <= MAX_SEGMENT_BYTES:
+            yield low, high
+            return
+        if self._wide is None:
+            self._wide = self._ends.astype(np.int64)
+        while low < high:
+            full = int(np.searchsorted(self._wide, self._wide[low] + MAX_SEGMENT_BYTES, side="right")) - 1
+            stop = min(max(full, low + 1), low + MAX_SEGMENT_MESSAGES, high)
+            yield low, stop
+            low = stop
+
+
+def _flat(table: Any, name: str, kind: Any) -> Any:
+    """Return a column in one piece, with an empty value in place of each null when it is packed."""
+    if name not in table.column_names:
+        return None
+    column = table[name].combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    return column if column.type == kind else column.cast(kind)
+
+
+def _headers(table: Any) -> Any:
+    if "headers" not in table.column_names:
+        return None
+    column = table["headers"].combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    if pa.types.is_map(column.type):
+        texts = [None if row is None else msgspec.json.encode(dict(row)).decode() for row in column.to_pylist()]
+        column = pa.array(texts, pa.string())
+    column = column.cast(pa.string())
+    # No headers and none at all are the same.
+    return pc.if_else(pc.equal(column, "{}"), pa.scalar(None, pa.string()), column)
+
+
+def _codes(column: Any) -> tuple[Numbers, list[str]]:
+    encoded = pc.dictionary_encode(column)
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    return np.asarray(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist()

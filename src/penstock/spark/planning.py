@@ -1,0 +1,98 @@
+"""Ranges of offsets become tasks: as many as their bytes are worth, whatever the number of partitions.
+
+A task costs some 30 ms to start. So many small partitions share one, and a hot partition is cut over several.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from penstock.engine import range_calls
+from penstock.engine.range_calls import PlannedPage
+from penstock.spark.connections import run
+from penstock.spark.options import ReadOptions
+from penstock.spark.positions import Numbers, Watch
+
+PAGE_BYTES = 8 << 20
+TASK_BYTES = 32 << 20
+MOST_TASKS = 64
+# What a range costs beside its bytes: a probe, a slice, some objects.
+_RANGE_WEIGHT = 4096
+
+
+class Page(NamedTuple):
+    """A range of one partition that is fetched at once."""
+
+    partition_id: int
+    queue: str
+    partition: str
+    start: int
+    stop: int
+    bytes: int
+
+
+@dataclass
+class Task(InputPartition):
+    """What one Spark task reads. `snapshot` is set for streams: the first task says which one its epoch reads."""
+
+    pages: list[Page]
+    snapshot: int | None = None
+    first: bool = False
+
+    def __repr__(self) -> str:
+        return f"Task({len(self.pages)} ranges, {sum(page.bytes for page in self.pages)} bytes)"
+
+
+def plan(options: ReadOptions, watch: Watch, ids: Numbers, starts: Numbers, stops: Numbers) -> list[Task]:
+    """Cut ranges into pages and deal them out to tasks."""
+    wanted = stops > starts
+    if not wanted.any():
+        return []
+    ids, starts, stops = ids[wanted], starts[wanted], stops[wanted]
+    pages = run(options.target, range_calls.plan(ids.tolist(), starts.tolist(), stops.tolist(), PAGE_BYTES))
+    places = watch.places(ids)
+    pages = [page for page in pages if page.partition_id in places]
+    return [
+        Task([Page(page.partition_id, *places[page.partition_id], page.start, page.stop, page.bytes) for page in task])
+        for task in deal(pages, options.min_partitions)
+    ]
+
+
+def deal(pages: Sequence[PlannedPage], at_least: int) -> list[list[PlannedPage]]:
+    """Deal pages out to tasks of about the same weight, neighbours together."""
+    total = sum(map(_weight, pages))
+    if not total:
+        return []
+    count = max(at_least, min(ceil(total / TASK_BYTES), MOST_TASKS))
+    share = total / count
+    tasks: list[list[PlannedPage]] = [[]]
+    before = 0.0
+    for page in pages:
+        for part in _cut(page, share):
+            # By the middle of a page, so that a little too much does not open another task.
+            index = int((before + _weight(part) / 2) / share)
+            if index >= len(tasks) and tasks[-1]:
+                tasks.append([])
+            tasks[-1].append(part)
+            before += _weight(part)
+    return tasks
+
+
+def _cut(page: PlannedPage, share: float) -> list[PlannedPage]:
+    """Cut a page that is more than a task's share."""
+    messages = page.stop - page.start
+    parts = min(messages, ceil(_weight(page) / share - 0.01))
+    if parts <= 1:
+        return [page]
+    stops = [page.start + messages * (index + 1) // parts for index in range(parts)]
+    return [
+        PlannedPage(page.partition_id, start, stop, page.bytes // parts)
+        for start, stop in zip([page.start, *stops[:-1]], stops, strict=True)
+    ]
+
+
+def _weight(page: PlannedPage) -> int:
+    return page.bytes + _RANGE_WEIGHT

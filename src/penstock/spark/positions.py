@@ -1,0 +1,152 @@
+"""Where in the queues: which partitions there are, where they stand, and what offsets a reader begins and ends at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.engine import range_calls
+from penstock.engine.calls import Place
+from penstock.engine.range_calls import Where
+from penstock.errors import InvalidInput, NotFound
+from penstock.spark.connections import run
+from penstock.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
+
+Numbers = NDArray[np.int64]
+
+
+def numbers(values: Sequence[int]) -> Numbers:
+    """Return whole numbers as an array."""
+    return np.asarray(values, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """An offset for each of many partitions; ids are sorted."""
+
+    ids: Numbers
+    offsets: Numbers
+
+    @classmethod
+    def of(cls, ids: Sequence[int] | Numbers, offsets: Sequence[int] | Numbers) -> "Positions":
+        """Make positions of unsorted ones."""
+        known = np.asarray(ids, dtype=np.int64)
+        order = np.argsort(known)
+        return cls(known[order], np.asarray(offsets, dtype=np.int64)[order])
+
+    def get(self, ids: Numbers, default: Numbers) -> Numbers:
+        """Return the offsets of some partitions, and the default for those that are not known."""
+        if not len(self.ids):
+            return default
+        found = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[found] == ids, self.offsets[found], default)
+
+    def moved(self, ids: Numbers, offsets: Numbers) -> "Positions":
+        """Return positions in which some are others."""
+        kept = ~np.isin(self.ids, ids)
+        return Positions.of(np.concatenate([self.ids[kept], ids]), np.concatenate([self.offsets[kept], offsets]))
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Where partitions stand at one moment, by id."""
+
+    ids: Numbers
+    floors: Numbers
+    heads: Numbers
+
+
+class Watch:
+    """Looks at the partitions that the options name, and remembers their names."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._places: dict[int, Place] = {}
+        self._assigned: Numbers | None = None
+
+    def look(self, *, floors: bool = False) -> Spans:
+        """Look where the partitions stand now."""
+        options = self._options
+        queues = list(options.assigned) if options.assigned is not None else options.queues
+        seen = run(options.target, range_calls.heads(queues, options.pattern, floors))
+        ids = numbers(seen.ids)
+        order = np.argsort(ids)
+        spans = Spans(ids[order], numbers(seen.floors)[order], numbers(seen.heads)[order])
+        if options.assigned is None:
+            return spans
+        if self._assigned is None:
+            self._assigned = self._assign(options.assigned, spans.ids)
+        mine = np.isin(spans.ids, self._assigned)
+        return Spans(spans.ids[mine], spans.floors[mine], spans.heads[mine])
+
+    def places(self, ids: Numbers) -> dict[int, Place]:
+        """Return the names of partitions; of those that were deleted, what is remembered."""
+        unknown = [number for number in ids.tolist() if number not in self._places]
+        if unknown:
+            self.standing(numbers(unknown))
+        return self._places
+
+    def standing(self, ids: Numbers) -> dict[int, Where]:
+        """Look where some partitions stand, by name."""
+        found = run(self._options.target, range_calls.places(ids.tolist()))
+        self._places.update({number: Place(where.queue, where.partition) for number, where in found.items()})
+        return found
+
+    def _assign(self, wanted: dict[str, list[str]], ids: Numbers) -> Numbers:
+        by_place = {place: number for number, place in self.places(ids).items()}
+        chosen = []
+        for queue, names in wanted.items():
+            for name in names:
+                if Place(queue, name) not in by_place:
+                    raise NotFound(f'queue "{queue}" has no partition "{name}", which assign names')
+                chosen.append(by_place[Place(queue, name)])
+        return numbers(chosen)
+
+    def starting(self, spans: Spans) -> Numbers:
+        """Return the offset that each partition is read from; spans have floors."""
+        moment = self._options.starting_time
+        if moment is not None:
+            return self.at(spans.ids, moment)
+        return self._offsets(self._options.starting, spans, "startingOffsets")
+
+    def ending(self, spans: Spans) -> Numbers:
+        """Return the offset that each partition is read up to."""
+        return self._offsets(self._options.ending, spans, "endingOffsets")
+
+    def at(self, ids: Numbers, moment: object) -> Numbers:
+        """Find where a moment lies in each partition."""
+        return numbers(run(self._options.target, range_calls.offsets_at(ids.tolist(), moment)))  # type: ignore[arg-type]
+
+    def _offsets(self, wanted: int | Offsets, spans: Spans, option: str) -> Numbers:
+        if isinstance(wanted, int):
+            return spans.floors if wanted == EARLIEST else spans.heads
+        places = self.places(spans.ids)
+        given = {Place(queue, name): offset for queue, names in wanted.items() for name, offset in names.items()}
+        unknown = given.keys() - {places[number] for number in spans.ids.tolist()}
+        if unknown:
+            queue, name = min(unknown)
+            raise InvalidInput(f'{option} names partition "{name}" of queue "{queue}", which is not among those read')
+        # Whoever names some partitions wants all of the others.
+        chosen = spans.floors.copy() if option == "startingOffsets" else spans.heads.copy()
+        for index, number in enumerate(spans.ids.tolist()):
+            offset = given.get(places[number])
+            if offset is None:
+                continue
+            low, high = int(spans.floors[index]), int(spans.heads[index])
+            if offset in (EARLIEST, LATEST):
+                offset = low if offset == EARLIEST else high
+            elif not low <= offset <= high and self._options.fail_on_data_loss:
+                raise data_lost(places[number], offset, low, high)
+            chosen[index] = min(max(offset, low), high)
+        return chosen
+
+
+def data_lost(place: Place | None, offset: int, low: int, high: int) -> InvalidInput:
+    """Return what to raise when offsets are not there (any more)."""
+    where = "a partition that was deleted" if place is None else f'partition "{place.partition}" of "{place.queue}"'
+    return InvalidInput(
+        f"offset {offset} of {where} is not there: it has offsets {low} to {high}. Retention dropped what this query "
+        "has still to read, or the partition was deleted. Start with a new checkpoint, or set failOnDataLoss to false "
+        "to go on with what there is."
+    )

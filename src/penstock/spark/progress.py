@@ -1,0 +1,59 @@
+"""Tells a group how far its query is, so that lag is true beside all other readers and retention waits.
+
+What a query asks to go on from is what Spark has committed. That is told here, and only what changed since.
+"""
+
+import time
+from collections import defaultdict
+
+import numpy as np
+
+from penstock.engine import range_calls
+from penstock.spark.connections import run
+from penstock.spark.options import Target
+from penstock.spark.positions import Numbers, Positions, Watch
+
+# A partition that is being pushed to is passed over; it is free again in a moment.
+_BUSY_PAUSE = 0.05
+_BUSY_SECONDS = 2.0
+
+
+class Progress:
+    """The progress of one query in the groups of its queues."""
+
+    def __init__(self, target: Target, group: str | None, watch: Watch) -> None:
+        self._target = target
+        self._group = group
+        self._watch = watch
+        self._told: Positions | None = None
+
+    def tell(self, positions: Positions) -> None:
+        """Advance the group to where everything is done."""
+        if self._group is None or self._told is positions:
+            return
+        ids, offsets = positions.ids, positions.offsets
+        if self._told is not None:
+            changed = self._told.get(ids, np.full(len(ids), -1, dtype=np.int64)) != offsets
+            ids, offsets = ids[changed], offsets[changed]
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while len(ids) and self._advance(ids, offsets):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_BUSY_PAUSE)
+        self._told = positions
+
+    def _advance(self, ids: Numbers, offsets: Numbers) -> int:
+        """Return how many partitions were busy."""
+        places = self._watch.places(ids)
+        by_queue: defaultdict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for number, offset in zip(ids.tolist(), offsets.tolist(), strict=True):
+            # A partition that was deleted has no name any more, and no lag.
+            if number in places:
+                numbers, reached = by_queue[places[number].queue]
+                numbers.append(number)
+                reached.append(offset)
+        assert self._group is not None  # noqa: S101
+        return sum(
+            run(self._target, range_calls.advance(queue, self._group, numbers, reached)).busy
+            for queue, (numbers, reached) in by_queue.items()
+        )

@@ -1,0 +1,84 @@
+"""Getting a session that knows penstock: `register` for one you have, `session` for one that has it all."""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.embedded.java import java_home
+from penstock.errors import MissingExtra, SetupError
+from penstock.settings import resolve
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MINIMUM_SPARK = (4, 2)
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+# What a small machine is better off with; whoever gives another value gets that.
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+}
+
+
+def register(spark: "SparkSession", *, push_filters: bool = False) -> None:
+    """Make `format("penstock")` available in a session, Spark Connect's included.
+
+    With `push_filters`, filters on queue, partition, offset and timestamp become ranges that are read, and Spark's
+    setting `spark.sql.python.filterPushdown.enabled` is turned on. Then call `load()` anew for every query: Spark (4.2
+    and 4.3) keeps the ranges of a DataFrame's last filter, and reads them again for a query of the same DataFrame that
+    has no filter or another one.
+    """
+    check_version(spark.version)
+    from penstock.spark.source import PenstockSource, PlainSource
+
+    if push_filters:
+        spark.conf.set(PUSHDOWN, "true")
+        spark.dataSource.register(PenstockSource)
+    else:
+        spark.dataSource.register(PlainSource)
+
+
+def session(
+    name: str = "penstock",
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    *,
+    push_filters: bool = False,
+) -> "SparkSession":
+    """Return a local session that knows penstock, with Java from a wheel where the machine has none."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise MissingExtra("spark", "The Spark connector") from None
+    prepare()
+    cores = os.cpu_count() or 1
+    builder = SparkSession.builder.appName(name).master(master or f"local[{cores}]")
+    chosen = {**_DEFAULTS, "spark.sql.shuffle.partitions": str(cores), **(settings or {})}
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark, push_filters=push_filters)
+    return spark
+
+
+def prepare() -> None:
+    """Set what Spark needs in the environment: a Java, and the Python that runs this."""
+    os.environ["JAVA_HOME"] = str(java_home(resolve().home))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def check_version(version: str) -> None:
+    """Refuse a Spark that is too old, by name."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < MINIMUM_SPARK:
+        wanted = ".".join(map(str, MINIMUM_SPARK))
+        raise SetupError(
+            f"this is Spark {version}, and penstock needs {wanted} or later, where Python sources have admission "
+            f"control: pip install 'pyspark>={wanted}'"
+        )

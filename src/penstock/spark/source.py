@@ -1,0 +1,72 @@
+"""Where Spark comes in: the data source named penstock, which only says who does what.
+
+Spark makes it anew in a process for each step of a query, some of them for each batch. So each step imports what it
+needs itself.
+"""
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from penstock.errors import InvalidInput
+from penstock.spark.options import WriteOptions, read_options, write_options
+from penstock.spark.schema import DDL, check_columns
+
+
+class PlainSource(DataSource):
+    """The source for sessions in which Spark keeps its filters to itself."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what goes into `format(…)`."""
+        return "penstock"
+
+    def schema(self) -> str:
+        """Return the columns."""
+        return DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a batch."""
+        from penstock.spark.reading import BatchReader
+
+        return BatchReader(read_options(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return what reads a stream."""
+        from penstock.spark.streaming import StreamReader
+
+        return StreamReader(read_options(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what writes a batch."""
+        from penstock.spark.writing import BatchWriter
+
+        if overwrite:
+            raise InvalidInput("a log is appended to: use mode('append')")
+        return BatchWriter(self._write_options(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Return what writes a stream."""
+        from penstock.spark.writing import StreamWriter
+
+        return StreamWriter(self._write_options(schema))
+
+    def _write_options(self, schema: StructType) -> WriteOptions:
+        options = write_options(self.options)
+        check_columns(schema.fieldNames(), options.queue)
+        return options
+
+
+class PenstockSource(PlainSource):
+    """The source for sessions in which Spark hands over its filters."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a batch and takes filters."""
+        from penstock.spark.reading import FilteringReader
+
+        return FilteringReader(read_options(self.options, streaming=False))

@@ -1,0 +1,202 @@
+"""Writing: tasks stage packed segments, and one transaction publishes what all of them have staged.
+
+A stage belongs to one attempt of one task. What the driver publishes are the attempts that Spark says count, once for
+each epoch of a query; a batch is a query of one epoch. What nobody publishes is removed.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock.engine import stage_calls
+from penstock.engine.calls import Place
+from penstock.engine.packing import Segment
+from penstock.engine.stage_calls import Limits
+from penstock.errors import PenstockError
+from penstock.spark.connections import run
+from penstock.spark.jobs import Job, current_job
+from penstock.spark.options import Target, WriteOptions
+
+# How much a task holds before it writes, and how much it sends at once: PostgreSQL takes large parameters slowly.
+FLUSH_BYTES = 8 << 20
+_SEND_BYTES = 4 << 20
+# Rows that go to many partitions are held for longer: few and full segments are cheaper for everybody after.
+_HOLD_BYTES = 64 << 20
+_FULL_BYTES = 64 << 10
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has staged; without rows there is no stage."""
+
+    job: Job
+    task: int
+    stage: int | None
+    messages: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes a DataFrame: all of it or nothing."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+        # Made where the query is planned, and the same for all of its tasks and for the commit.
+        name = f"batch-{uuid4()}"
+        self.job = Job(name, name, 0)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage the rows of one task."""
+        return stage(self.options, self.job, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish."""
+        publish(self.options.target, self.job, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give up what was staged."""
+        give_up(self.options.target, messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes each epoch of a streaming query once."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage the rows of one task."""
+        job = current_job()
+        if job is None:
+            raise PenstockError("this task belongs to no streaming query; Spark is to say which in its properties")
+        return stage(self.options, job, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish the epoch; a repeated one changes nothing."""
+        # The driver does not know the query here, and every task does.
+        job = next((message.job for message in messages if isinstance(message, Staged)), None)
+        if job is None:
+            raise PenstockError(f"epoch {batchId} has no task that says which query it belongs to")
+        publish(self.options.target, job, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Give up what this run has staged for the epoch."""
+        give_up(self.options.target, messages)
+
+
+def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
+    """Stage the rows of one task under an id of its own."""
+    # Here, because the driver commits without it, in a process that it starts for that.
+    from penstock.spark.packing import Packer
+
+    context = TaskContext.get()
+    task = context.partitionId() if context else 0
+    packer = Packer(options.queue, task)
+    limits: dict[str, Limits] = {}
+    sender = _Sender(options.target, job)
+    messages = 0
+    with sender:
+        for table in _tables(batches):
+            unknown = [name for name in packer.queues(table) if name not in limits]
+            if unknown:
+                found: dict[str, Limits] = run(options.target, stage_calls.limits(unknown))
+                limits |= found
+            for part in _parts(packer.pack(table, limits)):
+                sender.send(part)
+            messages += table.num_rows
+    return Staged(job, task, sender.stage, messages)
+
+
+class _Sender:
+    """Writes to a stage beside the task, which packs the next rows meanwhile."""
+
+    def __init__(self, target: Target, job: Job) -> None:
+        self._target, self._job = target, job
+        self._thread = ThreadPoolExecutor(1)
+        self._sending: Future[None] | None = None
+        self._segments = 0
+        self.stage: int | None = None
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None:
+                self._wait()
+        finally:
+            self._thread.shutdown()
+
+    def send(self, part: list[tuple[Place, Segment]]) -> None:
+        """Send some segments when those before are through."""
+        self._wait()
+        if self.stage is None:
+            self.stage = run(self._target, stage_calls.begin(self._job.writer, self._job.run, self._job.epoch))
+        self._sending = self._thread.submit(run, self._target, stage_calls.stage(self.stage, self._segments, part))
+        self._segments += len(part)
+
+    def _wait(self) -> None:
+        if self._sending is not None:
+            self._sending.result()
+
+
+def publish(target: Target, job: Job, messages: list[WriterCommitMessage | None]) -> None:
+    """Publish what the tasks have staged, in the order of the tasks."""
+    staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda message: message.task)
+    stages = [(message.stage, message.messages) for message in staged if message.stage is not None]
+    run(target, stage_calls.publish(job.writer, job.run, job.epoch, stages))
+
+
+def give_up(target: Target, messages: list[WriterCommitMessage | None]) -> None:
+    """Remove what the tasks have staged. What is missed here, the sweep finds."""
+    staged = [message for message in messages if isinstance(message, Staged) and message.stage is not None]
+    if staged:
+        job = staged[0].job
+        stages = [message.stage for message in staged if message.stage is not None]
+        run(target, stage_calls.abort(job.writer, job.run, stages), patience=5.0)
+
+
+def _tables(batches: Iterator[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    held: list[Any] = []
+    size, full = 0, FLUSH_BYTES
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            size += batch.nbytes
+        if size >= full:
+            table = pa.Table.from_batches(held)
+            if full == FLUSH_BYTES and _scattered(table, size):
+                full = _HOLD_BYTES
+                continue
+            yield table
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _scattered(table: Any, size: int) -> bool:
+    import pyarrow.compute as pc
+
+    if "partition" not in table.column_names:
+        return False
+    return bool(size < pc.count_distinct(table["partition"]).as_py() * _FULL_BYTES)
+
+
+def _parts(packed: list[tuple[Place, Segment]]) -> Iterator[list[tuple[Place, Segment]]]:
+    """Divide segments into what is sent at once."""
+    part: list[tuple[Place, Segment]] = []
+    size = 0
+    for place, segment in packed:
+        part.append((place, segment))
+        size += len(segment.body)
+        if size >= _SEND_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

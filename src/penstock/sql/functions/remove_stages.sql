@@ -1,0 +1,26 @@
+-- penstock.remove_stages(stage_ids)
+--
+-- Removes stages with what they hold. One that somebody is writing to is passed over: its turn comes with the sweep.
+--
+-- Parameters: stage_ids.
+-- Returns: how many were removed.
+-- Calls: nothing. Tables: stages (lock, delete), staged, segments (delete).
+CREATE OR REPLACE FUNCTION penstock.remove_stages(stage_ids bigint[])
+RETURNS integer
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    locked bigint[] := ARRAY(
+        SELECT s.stage_id FROM penstock.stages s
+        WHERE s.stage_id = ANY (stage_ids)
+        ORDER BY s.stage_id
+        FOR UPDATE SKIP LOCKED
+    );
+BEGIN
+    -- A new statement: under the locks it sees every segment there is.
+    DELETE FROM penstock.segments s USING unnest(locked) l (stage_id) WHERE s.partition_id = -l.stage_id;
+    DELETE FROM penstock.staged s WHERE s.stage_id = ANY (locked);
+    DELETE FROM penstock.stages s WHERE s.stage_id = ANY (locked);
+    RETURN cardinality(locked);
+END
+$$;

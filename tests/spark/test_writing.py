@@ -1,0 +1,131 @@
+"""A batch write is all or nothing, puts each row where it belongs, and names the row that it cannot take."""
+
+import psycopg
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+
+from penstock import Message
+
+from .conftest import Lab
+
+
+def left_behind(lab: Lab) -> int:
+    """Return how many stages there are."""
+    with psycopg.connect(lab.dsn) as connection:
+        ((count,),) = connection.execute("SELECT count(*) FROM penstock.list_stages()").fetchall()
+    return int(count)
+
+
+def test_rows_go_to_their_queue_and_partition_with_key_and_headers(lab: Lab) -> None:
+    frame = lab.spark.createDataFrame(
+        [
+            ("a", "p", "k1", b"1", {"h": "x", "i": "y"}),
+            ("a", "q", None, b"2", None),
+            ("b", "p", "k3", b"", {}),
+            ("a", "p", None, b"4", None),
+        ],
+        "queue STRING, partition STRING, key STRING, value BINARY, headers MAP<STRING, STRING>",
+    ).coalesce(1)
+    lab.write(frame)
+    found = {
+        (info.name, partition.name): [
+            (message.key, message.value, message.headers) for message in lab.client.scan(info.name, partition.name)
+        ]
+        for info in lab.client.queues()
+        for partition in lab.client.partitions(info.name)
+    }
+    assert found == {
+        ("a", "p"): [("k1", b"1", {"h": "x", "i": "y"}), (None, b"4", None)],
+        ("a", "q"): [(None, b"2", None)],
+        ("b", "p"): [("k3", b"", None)],
+    }
+    assert left_behind(lab) == 0
+
+
+def test_a_key_picks_the_partition_that_it_picks_for_the_client(lab: Lab) -> None:
+    for queue in ("out", "twin"):
+        lab.client.create(queue, spread=16)
+    keys = [f"k{number}" for number in range(50)]
+    frame = lab.spark.range(50).select(
+        f.concat(f.lit("k"), "id").alias("key"), f.col("id").cast("string").alias("value")
+    )
+    lab.write(frame, queue="out")
+    lab.client.push_many("twin", [Message(b"%d" % number, key=key) for number, key in enumerate(keys)])
+
+    def placed(queue: str) -> dict[str, set[bytes]]:
+        return {
+            partition.name: {message.value for message in lab.client.scan(queue, partition.name)}
+            for partition in lab.client.partitions(queue)
+        }
+
+    assert placed("out") == placed("twin")
+
+
+def test_many_rows_of_many_partitions_keep_their_order(lab: Lab) -> None:
+    frame = lab.spark.range(0, 30_000, 1, 1).select(
+        (f.col("id") % 7).cast("string").alias("partition"), f.col("id").cast("string").alias("value")
+    )
+    lab.write(frame, queue="out")
+    for partition in lab.client.partitions("out"):
+        values = [int(message.value) for message in lab.client.scan("out", partition.name)]
+        assert values == list(range(int(partition.name), 30_000, 7))
+
+
+def test_what_was_read_can_be_written(lab: Lab) -> None:
+    lab.client.push("in", [Message(b"a", key="k", headers={"h": "1"}), b"b"], partition="p")
+    lab.write(lab.read(), queue="out")
+    assert [(m.value, m.key, m.headers, m.partition) for m in lab.client.read("out", "p")] == [
+        (b"a", "k", {"h": "1"}, "p"),
+        (b"b", None, None, "p"),
+    ]
+
+
+BAD_ROWS = {
+    "no value": (["CAST(if(id = 7, NULL, 'v') AS BINARY) AS value"], r"row 3 of task 1 \(queue 'out'.* has no value"),
+    "too large": (["repeat('x', if(id = 7, 11, 10)) AS value"], r"row 3 of task 1 .* of 11 bytes, .* allows 10"),
+    "empty key": (["'v' AS value", "if(id = 7, '', 'k') AS key"], r"row 3 of task 1 .* key that is empty"),
+    "headers": (["'v' AS value", "if(id = 7, '[1]', '{}') AS headers"], r"row 3 of task 1 .* not a JSON object of"),
+}
+
+
+@pytest.mark.parametrize(("columns", "said"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_a_row_that_cannot_be_taken_is_named_and_nothing_is_published(lab: Lab, columns: list[str], said: str) -> None:
+    lab.client.create("out", max_message_bytes=10)
+    frame = lab.spark.range(0, 8, 1, 2).selectExpr("'p' AS partition", *columns)
+    with pytest.raises(PySparkException, match=said):
+        lab.write(frame, queue="out")
+    assert lab.values() == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        (["'x' AS body"], {"queue": "out"}, "a row needs a value, and the columns are body"),
+        (["'x' AS value"], {}, "give the option queue, or a column queue"),
+        (["'x' AS value", "1 AS colour"], {"queue": "out"}, "column colour cannot be written"),
+        (["'x' AS value"], {"queue": "out", "topic": "t"}, "unknown option topic"),
+    ],
+)
+def test_a_frame_that_cannot_be_written_is_refused(
+    lab: Lab, columns: list[str], options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(PySparkException, match=said):
+        lab.write(lab.spark.range(1).selectExpr(*columns), **options)
+
+
+def test_a_task_that_fails_after_others_are_done_publishes_nothing(lab: Lab) -> None:
+    frame = lab.spark.range(0, 20, 1, 4).selectExpr(
+        "CAST(if(id = 19, raise_error('enough'), id) AS STRING) AS value", "'p' AS partition"
+    )
+    with pytest.raises(PySparkException, match="enough"):
+        lab.write(frame, queue="out")
+    assert lab.values() == []
+    lab.write(lab.spark.range(20).selectExpr("CAST(id AS STRING) AS value", "'p' AS partition"), queue="out")
+    assert len(lab.values()) == 20
+
+
+def test_overwriting_is_refused(lab: Lab) -> None:
+    frame = lab.spark.range(1).selectExpr("'x' AS value")
+    with pytest.raises(PySparkException, match="a log is appended to"):
+        frame.write.format("penstock").option("url", lab.dsn).option("queue", "out").mode("overwrite").save()
