@@ -19,8 +19,8 @@ HURRY = "50ms"
 
 _PUSH = (
     "SELECT p.* FROM set_config('penstock.lock_timeout', %s, true) AS hurry, LATERAL penstock.push_segments("
-    "CASE WHEN hurry <> '' THEN %s::text[] END, %s::text[], %s::integer[], %s::bytea[], %s::bytea[], "
-    "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[], %s::uuid, %s::bigint) p"
+    "CASE WHEN hurry <> '' THEN %s::text[] END, %s::text[], %s::integer[], %b::bytea[], %b::bytea[], "
+    "%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %s::uuid, %s::bigint) p"
 )
 # By the statement that is not in a hurry.
 _SETTLING = {
@@ -66,14 +66,13 @@ def push(segments: Sequence[tuple[Place, Segment]], stamp: Stamp, hurried: bool)
     call = calls.push(segments, stamp)
     if not hurried:
         return call
-    columns = zip(*(calls.segment_columns(segment) for _, segment in segments), strict=True)
     return Call(
         _PUSH,
         (
             HURRY,
             [place.queue for place, _ in segments],
             [place.partition for place, _ in segments],
-            *map(list, columns),
+            *calls.segment_arrays([segment for _, segment in segments]),
             *stamp,
         ),
         call.parse,

@@ -5,7 +5,7 @@ connection, differ only in who runs it. All SQL that Python sends is in this fil
 schema `penstock`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -32,7 +32,7 @@ _PUSH_PLAIN_STAMPED = (
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One statement for the database.
+    """One statement for the database, with `%s` for each parameter, or `%b` for one that is best sent in binary.
 
     `repeatable` says that running it twice does no harm, so that a client may try again when the connection
     broke and nobody knows whether it ran. A call that is `stamped` takes effect once, however often it is run; it is
@@ -198,14 +198,13 @@ def push(segments: Sequence[tuple[Place, Segment]], stamp: Stamp | None = None) 
             stamped,
             stamped,
         )
-    columns = zip(*(segment_columns(segment) for _, segment in segments), strict=True)
     return Call(
-        "SELECT * FROM penstock.push_segments(%s::text[], %s::text[], %s::integer[], %s::bytea[], %s::bytea[], "
-        "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[], %s::uuid, %s::bigint)",
+        "SELECT * FROM penstock.push_segments(%s::text[], %s::text[], %s::integer[], %b::bytea[], %b::bytea[], "
+        "%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %s::uuid, %s::bigint)",
         (
             [place.queue for place, _ in segments],
             [place.partition for place, _ in segments],
-            *map(list, columns),
+            *segment_arrays([segment for _, segment in segments]),
             *(stamp or (None, None)),
         ),
         parse,
@@ -400,6 +399,15 @@ def segment_columns(segment: Segment) -> tuple[Any, ...]:
         segment.headers,
         segment.header_ends,
     )
+
+
+def segment_arrays(segments: Sequence[Segment]) -> Iterator[list[Any] | None]:
+    """Yield the columns of segments as the engine's functions take them: None where no segment has one.
+
+    They belong to `%b`: psycopg sends an array as text unless told otherwise, and bytes in it as hexadecimal digits.
+    """
+    for column in zip(*map(segment_columns, segments), strict=True):
+        yield None if column.count(None) == len(column) else list(column)
 
 
 def slice_of(columns: Row) -> Slice:

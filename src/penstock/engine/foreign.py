@@ -74,9 +74,9 @@ async def async_transaction_on(connection: Any) -> AsyncIterator[AsyncExecute]:
 
 
 def numbered(sql: str) -> str:
-    """Turn `%s` placeholders into `$1`, `$2` …"""
+    """Turn placeholders into `$1`, `$2` …"""
     numbers = count(1)
-    return re.sub("%s", lambda _: f"${next(numbers)}", sql)
+    return re.sub("%[sb]", lambda _: f"${next(numbers)}", sql)
 
 
 def _family(connection: Any) -> str:
@@ -105,7 +105,7 @@ def _begun(begin: Callable[[], AbstractContextManager[Any]], needed: bool) -> It
 
 def _with_cursor(connection: Any, call: Call[Any]) -> list[Any]:
     with connection.cursor() as cursor:
-        cursor.execute(call.sql, call.parameters)
+        cursor.execute(_one_kind(call.sql), call.parameters)
         return [tuple(map(_plain, row)) for row in cursor.fetchall()]
 
 
@@ -115,7 +115,12 @@ def _plain(value: Any) -> Any:
 
 
 def _style(connection: Any, sql: str) -> str:
-    return numbered(sql) if connection.dialect.paramstyle == "numeric_dollar" else sql
+    return numbered(sql) if connection.dialect.paramstyle == "numeric_dollar" else _one_kind(sql)
+
+
+def _one_kind(sql: str) -> str:
+    """Leave the choice between text and binary to a driver that takes no advice."""
+    return sql.replace("%b", "%s")
 
 
 def _tuples(connection: Any) -> Any:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.engine.calls import Call, Place, Row, names, segment_columns, whole
+from penstock.engine.calls import Call, Place, Row, names, segment_arrays, whole
 from penstock.engine.ids import message_id, milliseconds
 from penstock.engine.messages import Duplicate, PushResult, Scheduled
 from penstock.engine.packing import Segment
@@ -86,16 +86,15 @@ def push(
             results[lot] = _joined(results.get(lot), _result(lot.place, row))
         return list(results.values())
 
-    columns = zip(*(segment_columns(segment) for _, segment in segments), strict=True)
     dues = [lot.due or Due(None, None) for lot, _ in segments]
     return Call(
-        "SELECT * FROM penstock.push_with_options(%s::text[], %s::text[], %s::integer[], %s::bytea[], %s::bytea[], "
-        "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[], %s::float8[], %s::timestamptz[], %s::text[], "
+        "SELECT * FROM penstock.push_with_options(%s::text[], %s::text[], %s::integer[], %b::bytea[], %b::bytea[], "
+        "%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %s::float8[], %s::timestamptz[], %s::text[], "
         "%s::uuid, %s::bigint)",
         (
             [lot.place.queue for lot, _ in segments],
             [lot.place.partition for lot, _ in segments],
-            *map(list, columns),
+            *segment_arrays([segment for _, segment in segments]),
             [None if due.delay is None else float(due.delay) for due in dues],
             [due.at for due in dues],
             None if dedupe_ids is None else list(dedupe_ids),

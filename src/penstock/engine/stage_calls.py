@@ -5,9 +5,9 @@ Each may be repeated: staging the same segments again does nothing, and an epoch
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from penstock.engine.calls import Call, Place, Row, nothing, scalar
+from penstock.engine.calls import Call, Place, Row, nothing, scalar, segment_arrays
 from penstock.engine.packing import Segment
 
 
@@ -61,20 +61,16 @@ def begin(writer: str, run: str, epoch: int) -> Call[int]:
 
 def stage(stage_id: int, first: int, segments: Sequence[tuple[Place, Segment]]) -> Call[None]:
     """Write segments to a stage, of which it has `first` already."""
-    packed: list[list[Any] | None] = [
-        [segment.count for _, segment in segments],
-        [segment.body for _, segment in segments],
-        [segment.ends for _, segment in segments],
-        _some([segment.keys for _, segment in segments]),
-        _some([segment.key_ends for _, segment in segments]),
-        _some([segment.headers for _, segment in segments]),
-        _some([segment.header_ends for _, segment in segments]),
-    ]
     return Call(
-        # %b: psycopg sends arrays as text unless told otherwise, bytes as hexadecimal digits.
         "SELECT penstock.stage_segments(%s::bigint, %s::bigint, %s::text[], %s::text[], %s::integer[], %b::bytea[], "
         "%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[])",
-        (stage_id, first, [place.queue for place, _ in segments], [place.partition for place, _ in segments], *packed),
+        (
+            stage_id,
+            first,
+            [place.queue for place, _ in segments],
+            [place.partition for place, _ in segments],
+            *segment_arrays([segment for _, segment in segments]),
+        ),
         nothing,
         True,
     )
@@ -99,8 +95,3 @@ def abort(writer: str, run: str, stages: Sequence[int]) -> Call[int]:
     return Call(
         "SELECT penstock.abort_stages(%s::text, %s::text, %s::bigint[])", (writer, run, list(stages)), scalar, True
     )
-
-
-def _some(column: list[Any]) -> list[Any] | None:
-    """Return a column, or nothing if it is empty: an array of nulls has no type."""
-    return column if any(value is not None for value in column) else None
