@@ -4,13 +4,14 @@ A task costs some 30 ms to start. So many small partitions share one, and a hot 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from penstock.engine import range_calls
+from penstock.engine.flow_calls import Poison
 from penstock.engine.range_calls import PlannedPage
 from penstock.spark.connections import run
 from penstock.spark.options import ReadOptions
@@ -33,14 +34,22 @@ class Page(NamedTuple):
     stop: int
     bytes: int
 
+    def has(self, partition_id: int, offset: int) -> bool:
+        """Say whether a message is in this range."""
+        return partition_id == self.partition_id and self.start <= offset < self.stop
+
 
 @dataclass
 class Task(InputPartition):
-    """What one Spark task reads. `snapshot` is set for streams: the first task says which one its epoch reads."""
+    """What one Spark task reads. `snapshot` is set for streams: the first task says which one its epoch reads.
+
+    `poison` are messages of its pages that must become dead letters and nothing else.
+    """
 
     pages: list[Page]
     snapshot: int | None = None
     first: bool = False
+    poison: list[Poison] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"Task({len(self.pages)} ranges, {sum(page.bytes for page in self.pages)} bytes)"

@@ -19,13 +19,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.engine import range_calls
+from penstock.engine import flow_calls, range_calls
 from penstock.engine.range_calls import SnapshotName
 from penstock.errors import InvalidInput
 from penstock.spark.admission import share_bytes, share_messages
+from penstock.spark.aside import Aside
 from penstock.spark.connections import run
 from penstock.spark.jobs import current_job
-from penstock.spark.options import EARLIEST, ReadOptions
+from penstock.spark.options import COMMITTED, EARLIEST, ReadOptions
 from penstock.spark.planning import Task, plan
 from penstock.spark.positions import Numbers, Positions, Spans, Watch, data_lost, numbers
 from penstock.spark.progress import Progress
@@ -117,17 +118,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = plan(self.options, self._watch, ids, starts, stops)
         for index, task in enumerate(tasks):
             task.snapshot, task.first = end["snapshot"], index == 0
+        if self.options.group is not None and tasks:
+            poison = run(
+                self.options.target,
+                flow_calls.find_poison(self.options.group, ids.tolist(), starts.tolist(), stops.tolist()),
+            )
+            for task in tasks if poison else ():
+                task.poison = [
+                    one for one in poison if any(page.has(one.partition_id, one.offset) for page in task.pages)
+                ]
         return list(tasks)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read what one task was dealt."""
         assert isinstance(partition, Task)  # noqa: S101
-        if partition.first and partition.snapshot is not None:
-            job = current_job()
-            if job is not None:
-                note = range_calls.note_epoch(job.writer, job.run, job.epoch, partition.snapshot)
-                run(self.options.target, note)
-        yield from read_task(self.options.target, partition, self.options.fail_on_data_loss)
+        job = current_job()
+        if partition.first and partition.snapshot is not None and job is not None:
+            note = range_calls.note_epoch(job.writer, job.run, job.epoch, partition.snapshot)
+            run(self.options.target, note)
+        aside = Aside(self.options, job, partition)
+        yield from read_task(self.options, partition, aside)
+        aside.close()
 
     def commit(self, end: Offset) -> None:
         """Do nothing: it lags a batch behind and misses the last one; `latestOffset` knows more."""
@@ -143,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._progress.tell(begins)
         self._positions, self._depth = begins, -1
         ids, starts, ends = self._unread(spans, begins, limit)
-        if not len(ids) and self.options.starting == EARLIEST and self.options.starting_time is None:
+        if not len(ids) and self.options.starting in (EARLIEST, COMMITTED) and self.options.starting_time is None:
             return _ORIGIN
         return self._save(0, ids, starts, ends)
 

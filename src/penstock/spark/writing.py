@@ -12,12 +12,14 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.engine import stage_calls
+from penstock.engine import flow_calls, stage_calls
+from penstock.engine.flow_calls import Letter
 from penstock.engine.stage_calls import Limits
 from penstock.errors import PenstockError
 from penstock.spark.connections import run
 from penstock.spark.jobs import Job, current_job
 from penstock.spark.options import Target, WriteOptions
+from penstock.spark.schema import DEAD
 
 # How much a task holds before it writes; more makes fewer and fuller segments where rows go to many partitions.
 FLUSH_BYTES = 16 << 20
@@ -48,7 +50,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish."""
-        publish(self.options.target, self.job, messages)
+        publish(self.options, self.job, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give up what was staged."""
@@ -74,7 +76,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         job = next((message.job for message in messages if isinstance(message, Staged)), None)
         if job is None:
             raise PenstockError(f"epoch {batchId} has no task that says which query it belongs to")
-        publish(self.options.target, job, messages)
+        publish(self.options, job, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give up what this run has staged for the epoch."""
@@ -92,7 +94,14 @@ def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
     limits: dict[str, Limits] = {}
     stage_id: int | None = None
     segments = messages = 0
-    for table in _tables(batches):
+    for everything in _tables(batches):
+        table, letters = _without_letters(everything)
+        if letters and options.group is not None:
+            if stage_id is None:
+                stage_id = run(options.target, stage_calls.begin(job.writer, job.run, job.epoch))
+            run(options.target, flow_calls.stage_letters(stage_id, options.group, letters, of_source=False))
+        if not table.num_rows:
+            continue
         unknown = [name for name in packer.queues(table) if name not in limits]
         if unknown:
             found: dict[str, Limits] = run(options.target, stage_calls.limits(unknown))
@@ -106,11 +115,14 @@ def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
     return Staged(job, task, stage_id, messages)
 
 
-def publish(target: Target, job: Job, messages: list[WriterCommitMessage | None]) -> None:
+def publish(options: WriteOptions, job: Job, messages: list[WriterCommitMessage | None]) -> None:
     """Publish what the tasks have staged, in the order of the tasks."""
     staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda message: message.task)
     stages = [(message.stage, message.messages) for message in staged if message.stage is not None]
-    run(target, stage_calls.publish(job.writer, job.run, job.epoch, stages))
+    if options.group is None:
+        run(options.target, stage_calls.publish(job.writer, job.run, job.epoch, stages))
+    else:
+        run(options.target, flow_calls.publish(options.group, job.writer, job.run, job.epoch, stages))
 
 
 def give_up(target: Target, messages: list[WriterCommitMessage | None]) -> None:
@@ -120,6 +132,19 @@ def give_up(target: Target, messages: list[WriterCommitMessage | None]) -> None:
         job = staged[0].job
         stages = [message.stage for message in staged if message.stage is not None]
         run(target, stage_calls.abort(job.writer, job.run, stages), patience=5.0)
+
+
+def _without_letters(table: Any) -> tuple[Any, list[Letter]]:
+    """Take the rows out of a table that are no messages: they say which message becomes a dead letter."""
+    if DEAD[0] not in table.column_names:
+        return table, []
+    import pyarrow.compute as pc
+
+    dead = pc.is_valid(table[DEAD[0]])
+    if not pc.any(dead).as_py():
+        return table, []
+    columns = table.select(DEAD).filter(dead).to_pydict()
+    return table.filter(pc.invert(dead)), [Letter(*row) for row in zip(*columns.values(), strict=True)]
 
 
 def _tables(batches: Iterator[Any]) -> Iterator[Any]:
