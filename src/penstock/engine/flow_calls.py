@@ -211,3 +211,28 @@ def find_poison(flow: str, ids: Sequence[int], starts: Sequence[int], stops: Seq
         lambda rows: [Poison(*row) for row in rows],
         True,
     )
+
+
+class Range(NamedTuple):
+    """What an epoch reads of one partition."""
+
+    partition_id: int
+    queue: str
+    partition: str
+    start: int
+    stop: int
+
+
+def epoch_ranges(writer: str, run: str) -> Call[list[Range]]:
+    """Ask what the epoch reads that a run has begun and not published."""
+    return Call(
+        "SELECT * FROM penstock.epoch_ranges(%s::text, %s::text)",
+        (writer, run),
+        lambda rows: [Range(*row) for row in rows],
+        True,
+    )
+
+
+def paused() -> Call[set[str]]:
+    """Ask which flows shall be paused."""
+    return Call("SELECT penstock.paused_flows()", (), lambda rows: set(rows[0][0]), True)

@@ -89,14 +89,14 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise InvalidInput(
             f"give one of subscribe, subscribePattern and assign; {' and '.join(ways) if ways else 'none'} was given"
         )
-    for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "groupId"):
+    for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
         if name in known and not streaming:
             raise InvalidInput(f"{name} is for streams: a batch reads its whole range at once")
     if "endingOffsets" in known and streaming:
         raise InvalidInput("endingOffsets is for batches: a stream has no end")
     if "startingTimestamp" in known and "startingOffsets" in known:
         raise InvalidInput("give startingOffsets or startingTimestamp, not both")
-    if "groupId" in known and "assign" in known:
+    if streaming and "groupId" in known and "assign" in known:
         raise InvalidInput(
             "groupId follows whole queues, so it goes with subscribe or subscribePattern, not with assign"
         )

@@ -208,10 +208,10 @@ def _inner(converts: dict[str, Callable[[Any], Any] | None]) -> Callable[[Any], 
 
 
 def parsed(batches: Iterator[Any], parser: Parser, aside: Callable[[Any, list[Misfit]], None] | None) -> Iterator[Any]:
-    """Parse batches; what does not fit is handed to `aside` with its batch, or left out."""
+    """Parse batches; what does not fit is handed to `aside` with its batch."""
     for batch in batches:
         columns, misfits = parser.parse(batch)
-        if misfits and aside is not None:
+        if misfits:
             aside(batch, misfits)
         if columns.num_rows:
             yield columns

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock.engine import range_calls
+from penstock.engine import flow_calls, range_calls
 from penstock.engine.flow_calls import Poison
 from penstock.engine.range_calls import PlannedPage
 from penstock.spark.connections import run
@@ -63,10 +63,17 @@ def plan(options: ReadOptions, watch: Watch, ids: Numbers, starts: Numbers, stop
     ids, starts, stops = ids[wanted], starts[wanted], stops[wanted]
     pages = run(options.target, range_calls.plan(ids.tolist(), starts.tolist(), stops.tolist(), PAGE_BYTES))
     places = watch.places(ids)
-    return [
+    tasks = [
         Task([Page(page.partition_id, *places[page.partition_id], page.start, page.stop, page.bytes) for page in task])
         for task in deal(pages, options.min_partitions)
     ]
+    if options.group is not None:
+        poison = run(
+            options.target, flow_calls.find_poison(options.group, ids.tolist(), starts.tolist(), stops.tolist())
+        )
+        for task in tasks if poison else ():
+            task.poison = [one for one in poison if any(page.has(one.partition_id, one.offset) for page in task.pages)]
+    return tasks
 
 
 def deal(pages: Sequence[PlannedPage], at_least: int) -> list[list[PlannedPage]]:

@@ -38,7 +38,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read what one task was dealt."""
         assert isinstance(partition, Task)  # noqa: S101
-        return read_task(self.options, partition, None)
+        return read_task(self.options, partition, Aside(self.options, None, partition))
 
     def _narrowed(self, watch: Watch, spans: Spans, starts: Numbers, stops: Numbers) -> tuple[Numbers, Numbers]:
         narrowing = self.narrowing
@@ -69,21 +69,19 @@ class FilteringReader(BatchReader):
         return left
 
 
-def read_task(options: ReadOptions, task: Task, aside: Aside | None) -> Iterator[Any]:
+def read_task(options: ReadOptions, task: Task, aside: Aside) -> Iterator[Any]:
     """Yield a record batch for every few megabytes of a task's pages, parsed where a schema of the values is given.
 
-    What cannot be parsed is put aside, or left out where nobody takes it.
+    What cannot be parsed, or is known to fail, is put aside.
     """
     batches = _messages(options, task)
-    if aside is not None and task.poison:
+    if task.poison:
         batches = map(aside.without_poison, batches)
     if options.value_schema is None:
         return batches
     from penstock.spark.parsing import Parser, parsed
 
-    return parsed(
-        batches, Parser(options.value_schema, options.message_column), None if aside is None else aside.malformed
-    )
+    return parsed(batches, Parser(options.value_schema, options.message_column), aside.malformed)
 
 
 def _messages(options: ReadOptions, task: Task) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.engine import flow_calls, range_calls
+from penstock.engine import range_calls
 from penstock.engine.range_calls import SnapshotName
 from penstock.errors import InvalidInput
 from penstock.spark.admission import share_bytes, share_messages
@@ -118,15 +118,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = plan(self.options, self._watch, ids, starts, stops)
         for index, task in enumerate(tasks):
             task.snapshot, task.first = end["snapshot"], index == 0
-        if self.options.group is not None and tasks:
-            poison = run(
-                self.options.target,
-                flow_calls.find_poison(self.options.group, ids.tolist(), starts.tolist(), stops.tolist()),
-            )
-            for task in tasks if poison else ():
-                task.poison = [
-                    one for one in poison if any(page.has(one.partition_id, one.offset) for page in task.pages)
-                ]
         return list(tasks)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -32,6 +32,7 @@ GRANT EXECUTE ON FUNCTION
     penstock.spend_bytes, penstock.save_snapshot, penstock.snapshot_chain, penstock.published_child, penstock.note_epoch,
     penstock.ensure_reader, penstock.advance_reader, penstock.reader_positions,
     penstock.stage_dead_letters, penstock.publish_epoch, penstock.find_poison, penstock.list_flows, penstock.list_actions,
+    penstock.paused_flows, penstock.epoch_ranges,
     penstock.list_queues, penstock.list_partitions, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_consumer;
 -- The views call these, and a view's functions run as the reader; none of them sees a table.
