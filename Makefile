@@ -33,10 +33,12 @@ check: install ## format, lint, types, import rules, and every example of the do
 bench: install ## measure, and print what was measured
 	$(BIN)/penstock bench log
 	$(BIN)/penstock bench groups
+	$(BIN)/penstock bench spark
 
 bench-check: install ## measure, and fail where a promised ratio is missed
 	$(BIN)/penstock bench log --check
 	$(BIN)/penstock bench groups --check
+	$(BIN)/penstock bench spark --check
 
 clean: ## remove what `make` made
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

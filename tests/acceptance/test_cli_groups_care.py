@@ -75,6 +75,19 @@ def test_the_doctor_tells_of_dead_letters(penstock: CommandLine, client: Client)
     assert dead["advice"] == "see `penstock dead-letters orders --by-reason`"
 
 
+def test_the_doctor_tells_what_spark_jobs_left_behind(penstock: CommandLine, dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SELECT penstock.begin_stage('my-query', 'run', 0)")
+        assert checks(penstock)["abandoned stages"]["outcome"] == "info"
+        connection.execute("UPDATE penstock.stages SET created_at = created_at - interval '2 hours'")
+        left = checks(penstock)["abandoned stages"]
+        assert left["outcome"] == "warn"
+        assert left["found"].startswith("1 with 0 messages, 1 not written to for 1:00:00, the first of my-query")
+        connection.execute("UPDATE penstock.stages SET created_at = created_at - interval '1 day'")
+    penstock("maintain", "--once")
+    assert checks(penstock)["abandoned stages"]["outcome"] == "ok"
+
+
 def test_the_doctor_shows_groups_only_to_those_who_may_see_them(
     command: Callable[..., CommandLine], penstock_dsn: str, user: str
 ) -> None:

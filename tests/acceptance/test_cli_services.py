@@ -81,6 +81,7 @@ def test_the_doctor_looks_at_everything(penstock: CommandLine) -> None:
         "stuck groups",
         "expired claims",
         "dead letters",
+        "abandoned stages",
         "privileges",
     ]
     assert {row[1] for row in rows} <= {"ok", "info", "warn"}

@@ -38,7 +38,8 @@ def at_work(running: Running, client: Client) -> list[bytes]:
 def test_the_demo_shows_the_main_job_and_cleans_up(penstock: CommandLine, client: Client, dsn: str) -> None:
     begun = time.monotonic()
     result = penstock("demo")
-    assert time.monotonic() - begun < 40
+    # Half of it is the start of Spark, twice.
+    assert time.monotonic() - begun < 150
     assert result.stderr == ""
     table = [" ".join(line.split()) for line in result.lines]
     for line in (
@@ -55,6 +56,9 @@ def test_the_demo_shows_the_main_job_and_cleans_up(penstock: CommandLine, client
         "lag of billing 0 ✓",
         "lag of mailer 0 ✓",
         "verify 0 ✓",
+        "large payments of each customer, as Python counts them: 40 ✓",
+        "large payments written: 1000 ✓",
+        "lag of the Spark query: 0 ✓",
     ):
         assert line in table
     assert result.lines[-1].startswith("Everything was as it must be")

@@ -11,10 +11,10 @@ from .pages import ROOT, RUNNABLE, SHOWN, Page, pages, read
 from .running import Session
 
 PAGES = pages()
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 # Those that a page shows in full run with that page.
 SHOWN_IN_FULL = {block.marker[1] for page in PAGES for block in page.blocks if block.marker[0] == "file"}
-POINTED_TO = [path for path in EXAMPLES if f"examples/{path.name}" not in SHOWN_IN_FULL]
+POINTED_TO = [path for path in EXAMPLES if str(path.relative_to(ROOT)) not in SHOWN_IN_FULL]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if not page.has_no_examples], ids=lambda page: page.name)
@@ -37,13 +37,13 @@ def test_every_example_of_the_page_runs(
 
 @pytest.mark.parametrize("example", POINTED_TO, ids=lambda path: path.name)
 def test_every_other_file_of_examples_runs_by_itself(example: Path, page_url: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_file_of_examples_is_in_the_docs() -> None:
     text = "".join(page.text for page in PAGES)
-    assert [path.name for path in EXAMPLES if f"examples/{path.name}" not in text] == []
+    assert [path.name for path in EXAMPLES if str(path.relative_to(ROOT)) not in text] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -38,9 +38,11 @@ def spark(spark_folder: Path) -> Iterator[SparkSession]:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's Python processes find the faulty sinks of these tests there.
     os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
+    log_settings = spark_folder / "log4j2.properties"
     settings = {
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={spark_folder}/log4j2.properties",
+        # For tests of seconds, compiling thoroughly is a waste.
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={log_settings}",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.dir": str(spark_folder / "events"),
@@ -65,6 +67,15 @@ def folder() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+def kept(client: Client, queue: str) -> list[bytes]:
+    """Return all values of a queue, sorted."""
+    if queue not in [info.name for info in client.queues()]:
+        return []
+    return sorted(
+        message.value for partition in client.partitions(queue) for message in client.scan(queue, partition.name)
+    )
 
 
 class Lab:
@@ -103,13 +114,7 @@ class Lab:
 
     def values(self, queue: str = "out") -> list[bytes]:
         """Return all values of a queue, sorted."""
-        if queue not in [info.name for info in self.client.queues()]:
-            return []
-        return sorted(
-            message.value
-            for partition in self.client.partitions(queue)
-            for message in self.client.scan(queue, partition.name)
-        )
+        return kept(self.client, queue)
 
 
 @pytest.fixture

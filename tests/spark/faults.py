@@ -14,15 +14,16 @@ from penstock.spark.options import WriteOptions
 from penstock.spark.source import PlainSource
 from penstock.spark.writing import StreamWriter
 
+FAULTS = ("step", "marker", "victim", "kill", "stop", "slow")
 STEPS = ("before_staging", "after_staging", "before_publish", "after_publish")
 
 
 class FaultyWriter(StreamWriter):
     """A writer that does something dreadful at one step, if nobody did before."""
 
-    def __init__(self, options: WriteOptions, step: str, marker: Path, victim: int | None) -> None:
+    def __init__(self, options: WriteOptions, faults: dict[str, str]) -> None:
         super().__init__(options)
-        self.step, self.marker, self.victim = step, marker, victim
+        self.step, self.marker, self.faults = faults["step"], Path(faults["marker"]), faults
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Write, and fail before or after."""
@@ -44,15 +45,32 @@ class FaultyWriter(StreamWriter):
             self.marker.touch(exist_ok=False)
         except FileExistsError:
             return
-        if self.victim is None:
+        if "victim" in self.faults:
+            os.killpg(int(self.faults["victim"]), signal.SIGKILL)
+            # Spark is dead and cannot tell this process to end.
+            time.sleep(600)
+        elif self.faults.get("kill") == "executor":
+            os.kill(_executor(), signal.SIGKILL)
+            time.sleep(600)
+        elif "stop" in self.faults or "slow" in self.faults:
+            # Somebody stops the driver meanwhile, or starts another attempt, and lets this one go on.
+            deadline = time.monotonic() + 120
+            while not (self.marker.parent / "go").exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        else:
             raise RuntimeError(f"failed {step}")
-        os.killpg(self.victim, signal.SIGKILL)
-        # Spark is dead and cannot tell this process to end.
-        time.sleep(600)
+
+
+def _executor() -> int:
+    """Return the process id of the Java that this task runs for."""
+    process = os.getppid()
+    while b"java" not in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[0]:
+        process = int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return process
 
 
 class FaultySource(PlainSource):
-    """The source `faulty`, with a sink that fails: options `step`, `marker` and, to kill the driver, `victim`."""
+    """The source `faulty`, with a sink that fails: its options `step` and `marker` say when, the others how."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,9 +79,8 @@ class FaultySource(PlainSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return a writer that fails at one step."""
-        step, marker, victim = (self.options.pop(name, None) for name in ("step", "marker", "victim"))
-        options = self._write_options(schema)
-        for name, value in (("step", step), ("marker", marker), ("victim", victim)):
-            if value is not None:
-                self.options[name] = value
-        return FaultyWriter(options, str(step), Path(str(marker)), int(victim) if victim else None)
+        faults = {name: self.options[name] for name in FAULTS if name in self.options}
+        plain = PlainSource({name: value for name, value in self.options.items() if name.lower() not in FAULTS})
+        writer = plain.streamWriter(schema, overwrite)
+        assert isinstance(writer, StreamWriter)
+        return FaultyWriter(writer.options, faults)

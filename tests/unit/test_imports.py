@@ -7,7 +7,20 @@ import pytest
 
 import penstock
 
-HEAVY = ("psycopg", "psycopg_pool", "click", "rich", "pyarrow", "msgspec", "asyncpg", "sqlalchemy", "django", "asyncio")
+HEAVY = (
+    "psycopg",
+    "psycopg_pool",
+    "click",
+    "rich",
+    "pyarrow",
+    "pyspark",
+    "numpy",
+    "msgspec",
+    "asyncpg",
+    "sqlalchemy",
+    "django",
+    "asyncio",
+)
 
 
 def modules_after(statement: str) -> set[str]:
@@ -27,7 +40,7 @@ def test_errors_can_be_caught_without_loading_a_driver() -> None:
 def test_the_client_needs_neither_arrow_nor_the_command_line() -> None:
     loaded = modules_after("from penstock import Client, AsyncClient, Message")
     assert "psycopg" in loaded
-    assert loaded.isdisjoint({"pyarrow", "click", "rich", "asyncpg", "sqlalchemy", "django"})
+    assert loaded.isdisjoint({"pyarrow", "pyspark", "numpy", "click", "rich", "asyncpg", "sqlalchemy", "django"})
 
 
 @pytest.mark.parametrize("name", penstock.__all__)

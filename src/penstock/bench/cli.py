@@ -104,6 +104,45 @@ def groups(url: str | None, quick: bool, check: bool, as_json: bool, folder: Pat
         sys.exit(1)
 
 
+@bench.command()
+@click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
+@click.option("--quick", is_flag=True, help="A smoke run of a minute: do not believe its figures.")
+@click.option("--jdbc", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="PostgreSQL's JDBC driver.")
+@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--save",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    is_flag=False,
+    flag_value=Path("bench"),
+    help="Write spark.json and spark.md to a folder, ./bench unless you name another.",
+)
+def spark(url: str | None, quick: bool, jdbc: Path | None, check: bool, as_json: bool, folder: Path | None) -> None:
+    """Measure reading and writing with Spark beside JDBC and beside the limit of Spark's API.
+
+    Takes some minutes, and the extra `spark`. Works in a database of its own, which it creates and drops. Without
+    --jdbc, the driver is looked for on this machine, and else fetched from Maven Central.
+    """
+    from penstock.bench.spark import report as spark_report
+
+    try:
+        with Client(url) as client:
+            plan = spark_report.QUICK if quick else spark_report.FULL
+            home = client.settings.home
+            report = spark_report.run(client.dsn, home, plan, jdbc, lambda step: click.echo(step, err=True))
+    except PenstockError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        click.echo("\n".join(spark_report.lines(report)))
+    if folder is not None:
+        spark_report.save(report, folder)
+    if check and not all(verdict.kept for verdict in spark_report.verdicts(report)):
+        sys.exit(1)
+
+
 @contextmanager
 def _progress(plan: Plan) -> Iterator[Callable[[int, str], None]]:
     """Say on stderr how far a run is: one line that changes on a terminal, a line per step in a log."""

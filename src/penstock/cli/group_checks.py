@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import psycopg
 
-from penstock.engine import group_calls, migrate
+from penstock.engine import group_calls, migrate, stage_calls
 from penstock.engine.calls import Call
 from penstock.engine.group_calls import GroupInfo
 
@@ -18,6 +18,7 @@ _STUCK = timedelta(minutes=10)
 _SECOND_LOOK = 1.0
 # Whoever consumes or maintains has swept by then.
 _UNSWEPT = timedelta(seconds=10)
+_ABANDONED = timedelta(hours=1)
 _FEW = 5
 
 
@@ -62,6 +63,24 @@ def dead_letters(connection: psycopg.Connection[Any], embedded: bool) -> Finding
         return "ok", "none"
     found = [f"{info.dead_letters} in {_name(info)}" for info in some]
     return "info", _listed(found), f"see `penstock dead-letters {some[0].queue} --by-reason`"
+
+
+def abandoned_stages(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
+    """Look for what Spark jobs staged and nobody published."""
+    if migrate.inspect(connection).schema_version is None:
+        return "ok", "none: there is no schema yet"
+    [(allowed,)] = connection.execute("SELECT has_function_privilege('penstock.list_stages()', 'EXECUTE')").fetchall()
+    if not allowed:
+        return "info", "not for this user's eyes", "an admin can look"
+    stages = _ask(connection, stage_calls.stages())
+    if not stages:
+        return "ok", "none"
+    old = [stage for stage in stages if stage.last_written < _now(connection) - _ABANDONED]
+    found = f"{len(stages)} with {sum(stage.messages for stage in stages)} messages"
+    if not old:
+        return "info", f"{found}, of jobs that are at work"
+    named = f"{found}, {len(old)} not written to for {_ABANDONED}, the first of {old[0].writer}"
+    return "warn", named, "left by Spark jobs that were killed; `penstock maintain` removes them after a day"
 
 
 def _stuck(connection: psycopg.Connection[Any]) -> dict[tuple[str, str], GroupInfo]:

@@ -3,7 +3,7 @@
 It works on queues and a table of its own, which it removes, so it can run at any time and as often as you like.
 
 To read further: `stage` is what all of it shares, `log` the part without consumers, `groups` the part with them, `crew`
-their processes as seen from here, and `worker` one of them from the inside.
+their processes as seen from here, `worker` one of them from the inside, and `spark` a job of Spark.
 """
 
 import time
@@ -21,6 +21,7 @@ def run(client: Client, echo: Callable[[str], None], *, stay: bool) -> None:
     from penstock.demo.crew import Crew
     from penstock.demo.groups import Groups
     from penstock.demo.log import Log
+    from penstock.demo.spark import Spark
     from penstock.demo.stage import Stage
 
     stage = Stage(client, echo)
@@ -29,6 +30,7 @@ def run(client: Client, echo: Callable[[str], None], *, stay: bool) -> None:
         Log(stage).run()
         with Crew(client.dsn) as crew:
             Groups(stage, crew).run()
+        Spark(stage).run()
         echo(f"Everything was as it must be, in {(datetime.now(UTC) - begun).total_seconds():.1f} s.")
         if stay:
             with suppress(KeyboardInterrupt):

@@ -22,8 +22,8 @@ class Stage:
         self.echo = echo
         # Its own names, so that two runs at once do not meet.
         mark = uuid4().hex[:8]
-        self.orders, self.events, self.clicks, self.invoices = self.queues = tuple(
-            f"demo-{mark}-{name}" for name in ("orders", "events", "clicks", "invoices")
+        self.orders, self.events, self.clicks, self.invoices, self.payments, self.large = self.queues = tuple(
+            f"demo-{mark}-{name}" for name in ("orders", "events", "clicks", "invoices", "payments", "large")
         )
         self.table = Identifier(f"penstock_demo_{mark}")
 

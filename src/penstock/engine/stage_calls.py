@@ -4,6 +4,7 @@ Each may be repeated: staging the same segments again does nothing, and an epoch
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from penstock.engine.calls import Call, Place, Row, nothing, scalar
@@ -25,6 +26,24 @@ class Published(NamedTuple):
     messages: int
 
 
+class StageInfo(NamedTuple):
+    """A stage that was not published yet."""
+
+    stage_id: int
+    writer: str
+    run: str
+    epoch: int
+    segments: int
+    messages: int
+    bytes: int
+    last_written: datetime
+
+
+def stages() -> Call[list[StageInfo]]:
+    """List what is staged."""
+    return Call("SELECT * FROM penstock.list_stages()", (), lambda rows: [StageInfo(*row) for row in rows], True)
+
+
 def limits(queues: Sequence[str]) -> Call[dict[str, Limits]]:
     """Ask what queues allow; they need not exist."""
     return Call(
@@ -42,18 +61,19 @@ def begin(writer: str, run: str, epoch: int) -> Call[int]:
 
 def stage(stage_id: int, first: int, segments: Sequence[tuple[Place, Segment]]) -> Call[None]:
     """Write segments to a stage, of which it has `first` already."""
-    packed: list[list[Any]] = [
+    packed: list[list[Any] | None] = [
         [segment.count for _, segment in segments],
         [segment.body for _, segment in segments],
         [segment.ends for _, segment in segments],
-        [segment.keys for _, segment in segments],
-        [segment.key_ends for _, segment in segments],
-        [segment.headers for _, segment in segments],
-        [segment.header_ends for _, segment in segments],
+        _some([segment.keys for _, segment in segments]),
+        _some([segment.key_ends for _, segment in segments]),
+        _some([segment.headers for _, segment in segments]),
+        _some([segment.header_ends for _, segment in segments]),
     ]
     return Call(
-        "SELECT penstock.stage_segments(%s::bigint, %s::bigint, %s::text[], %s::text[], %s::integer[], %s::bytea[], "
-        "%s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[], %s::bytea[])",
+        # %b: psycopg sends arrays as text unless told otherwise, bytes as hexadecimal digits.
+        "SELECT penstock.stage_segments(%s::bigint, %s::bigint, %s::text[], %s::text[], %s::integer[], %b::bytea[], "
+        "%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[])",
         (stage_id, first, [place.queue for place, _ in segments], [place.partition for place, _ in segments], *packed),
         nothing,
         True,
@@ -79,3 +99,8 @@ def abort(writer: str, run: str, stages: Sequence[int]) -> Call[int]:
     return Call(
         "SELECT penstock.abort_stages(%s::text, %s::text, %s::bigint[])", (writer, run, list(stages)), scalar, True
     )
+
+
+def _some(column: list[Any]) -> list[Any] | None:
+    """Return a column, or nothing if it is empty: an array of nulls has no type."""
+    return column if any(value is not None for value in column) else None

@@ -156,6 +156,7 @@ class _Packed:
         _, offsets, data = column.buffers()
         low, high = column.offset, column.offset + len(column) + 1
         self._ends = np.frombuffer(offsets, dtype=np.int32)[low:high]
+        self._wide: Numbers | None = None
         self._data = memoryview(data) if data is not None else memoryview(b"")
 
     def column(self, start: int, stop: int, optional: bool = False) -> tuple[bytes | None, bytes | None]:
@@ -168,8 +169,13 @@ class _Packed:
 
     def cuts(self, low: int, high: int) -> Iterator[tuple[int, int]]:
         """Cut a run of rows where a segment would be too large."""
+        if high - low <= MAX_SEGMENT_MESSAGES and int(self._ends[high]) - int(self._ends[low]) <= MAX_SEGMENT_BYTES:
+            yield low, high
+            return
+        if self._wide is None:
+            self._wide = self._ends.astype(np.int64)
         while low < high:
-            full = int(np.searchsorted(self._ends, int(self._ends[low]) + MAX_SEGMENT_BYTES, side="right")) - 1
+            full = int(np.searchsorted(self._wide, self._wide[low] + MAX_SEGMENT_BYTES, side="right")) - 1
             stop = min(max(full, low + 1), low + MAX_SEGMENT_MESSAGES, high)
             yield low, stop
             low = stop

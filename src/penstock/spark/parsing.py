@@ -207,7 +207,7 @@ def _inner(converts: dict[str, Callable[[Any], Any] | None]) -> Callable[[Any], 
     return change
 
 
-def parsed(batches: Iterator[Any], parser: Parser, aside: Callable[[Any, list[Misfit]], None] | None) -> Iterator[Any]:
+def parsed(batches: Iterator[Any], parser: Parser, aside: Callable[[Any, list[Misfit]], None]) -> Iterator[Any]:
     """Parse batches; what does not fit is handed to `aside` with its batch."""
     for batch in batches:
         columns, misfits = parser.parse(batch)

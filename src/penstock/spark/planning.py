@@ -63,6 +63,7 @@ def plan(options: ReadOptions, watch: Watch, ids: Numbers, starts: Numbers, stop
     ids, starts, stops = ids[wanted], starts[wanted], stops[wanted]
     pages = run(options.target, range_calls.plan(ids.tolist(), starts.tolist(), stops.tolist(), PAGE_BYTES))
     places = watch.places(ids)
+    pages = [page for page in pages if page.partition_id in places]
     tasks = [
         Task([Page(page.partition_id, *places[page.partition_id], page.start, page.stop, page.bytes) for page in task])
         for task in deal(pages, options.min_partitions)

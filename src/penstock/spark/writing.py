@@ -5,6 +5,7 @@ each epoch of a query; a batch is a query of one epoch. What nobody publishes is
 """
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -13,7 +14,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.engine import flow_calls, stage_calls
+from penstock.engine.calls import Place
 from penstock.engine.flow_calls import Letter
+from penstock.engine.packing import Segment
 from penstock.engine.stage_calls import Limits
 from penstock.errors import PenstockError
 from penstock.spark.connections import run
@@ -21,8 +24,12 @@ from penstock.spark.jobs import Job, current_job
 from penstock.spark.options import Target, WriteOptions
 from penstock.spark.schema import DEAD
 
-# How much a task holds before it writes; more makes fewer and fuller segments where rows go to many partitions.
-FLUSH_BYTES = 16 << 20
+# How much a task holds before it writes, and how much it sends at once: PostgreSQL takes large parameters slowly.
+FLUSH_BYTES = 8 << 20
+_SEND_BYTES = 4 << 20
+# Rows that go to many partitions are held for longer: few and full segments are cheaper for everybody after.
+_HOLD_BYTES = 64 << 20
+_FULL_BYTES = 64 << 10
 
 
 @dataclass
@@ -92,27 +99,64 @@ def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
     task = context.partitionId() if context else 0
     packer = Packer(options.queue, task)
     limits: dict[str, Limits] = {}
-    stage_id: int | None = None
-    segments = messages = 0
-    for everything in _tables(batches):
-        table, letters = _without_letters(everything)
-        if letters and options.group is not None:
-            if stage_id is None:
-                stage_id = run(options.target, stage_calls.begin(job.writer, job.run, job.epoch))
-            run(options.target, flow_calls.stage_letters(stage_id, options.group, letters, of_source=False))
-        if not table.num_rows:
-            continue
-        unknown = [name for name in packer.queues(table) if name not in limits]
-        if unknown:
-            found: dict[str, Limits] = run(options.target, stage_calls.limits(unknown))
-            limits |= found
-        packed = packer.pack(table, limits)
-        if stage_id is None:
-            stage_id = run(options.target, stage_calls.begin(job.writer, job.run, job.epoch))
-        run(options.target, stage_calls.stage(stage_id, segments, packed))
-        segments += len(packed)
-        messages += table.num_rows
-    return Staged(job, task, stage_id, messages)
+    sender = _Sender(options.target, job)
+    messages = 0
+    with sender:
+        for everything in _tables(batches):
+            table, letters = _without_letters(everything)
+            if letters and options.group is not None:
+                sender.send_letters(options.group, letters)
+            if not table.num_rows:
+                continue
+            unknown = [name for name in packer.queues(table) if name not in limits]
+            if unknown:
+                found: dict[str, Limits] = run(options.target, stage_calls.limits(unknown))
+                limits |= found
+            for part in _parts(packer.pack(table, limits)):
+                sender.send(part)
+            messages += table.num_rows
+    return Staged(job, task, sender.stage, messages)
+
+
+class _Sender:
+    """Writes to a stage beside the task, which packs the next rows meanwhile."""
+
+    def __init__(self, target: Target, job: Job) -> None:
+        self._target, self._job = target, job
+        self._thread = ThreadPoolExecutor(1)
+        self._sending: Future[None] | None = None
+        self._segments = 0
+        self.stage: int | None = None
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is None:
+                self._wait()
+        finally:
+            self._thread.shutdown()
+
+    def send(self, part: list[tuple[Place, Segment]]) -> None:
+        """Send some segments when those before are through."""
+        self._wait()
+        self._sending = self._thread.submit(run, self._target, stage_calls.stage(self._begun(), self._segments, part))
+        self._segments += len(part)
+
+    def send_letters(self, group: str, letters: list[Letter]) -> None:
+        """Say which messages become dead letters; there are few, and it waits."""
+        self._wait()
+        run(self._target, flow_calls.stage_letters(self._begun(), group, letters, of_source=False))
+
+    def _begun(self) -> int:
+        if self.stage is None:
+            self.stage = run(self._target, stage_calls.begin(self._job.writer, self._job.run, self._job.epoch))
+        return self.stage
+
+    def _wait(self) -> None:
+        if self._sending is not None:
+            self._sending.result()
 
 
 def publish(options: WriteOptions, job: Job, messages: list[WriterCommitMessage | None]) -> None:
@@ -151,13 +195,39 @@ def _tables(batches: Iterator[Any]) -> Iterator[Any]:
     import pyarrow as pa
 
     held: list[Any] = []
-    size = 0
+    size, full = 0, FLUSH_BYTES
     for batch in batches:
         if batch.num_rows:
             held.append(batch)
             size += batch.nbytes
-        if size >= FLUSH_BYTES:
-            yield pa.Table.from_batches(held)
+        if size >= full:
+            table = pa.Table.from_batches(held)
+            if full == FLUSH_BYTES and _scattered(table, size):
+                full = _HOLD_BYTES
+                continue
+            yield table
             held, size = [], 0
     if held:
         yield pa.Table.from_batches(held)
+
+
+def _scattered(table: Any, size: int) -> bool:
+    import pyarrow.compute as pc
+
+    if "partition" not in table.column_names:
+        return False
+    return bool(size < pc.count_distinct(table["partition"]).as_py() * _FULL_BYTES)
+
+
+def _parts(packed: list[tuple[Place, Segment]]) -> Iterator[list[tuple[Place, Segment]]]:
+    """Divide segments into what is sent at once."""
+    part: list[tuple[Place, Segment]] = []
+    size = 0
+    for place, segment in packed:
+        part.append((place, segment))
+        size += len(segment.body)
+        if size >= _SEND_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

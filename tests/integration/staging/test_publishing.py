@@ -73,6 +73,20 @@ def test_an_epoch_is_published_once(sql: Connection) -> None:
     assert staged_segments(sql) == 0
 
 
+def test_a_run_that_does_not_know_whether_it_has_published_may_ask_again(sql: Connection) -> None:
+    note(sql, 7)
+    number = stage(sql, {"p": ["a"]})
+    assert publish(sql, {number: 1}) == ("published", 1)
+    assert publish(sql, {number: 1}) == ("skipped", 1)
+    assert read(sql) == ["a"]
+
+
+def test_notes_of_epochs_that_nobody_publishes_do_not_pile_up(sql: Connection) -> None:
+    for epoch in range(10):
+        note(sql, 100 + epoch, epoch=epoch)
+    assert value(sql, "SELECT count(*) FROM penstock.epoch_sources") == 2
+
+
 def test_an_epoch_that_reads_something_else_is_refused(sql: Connection) -> None:
     note(sql, 7)
     publish(sql, {stage(sql, {"p": ["a"]}): 1})

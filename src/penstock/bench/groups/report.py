@@ -56,7 +56,7 @@ class Verdict(NamedTuple):
 
 def run(url: str, plan: Plan, say: Callable[[str], None]) -> Report:
     """Measure everything."""
-    with _own_database(url) as own, Client(own) as client, psycopg.connect(own, autocommit=True) as connection:
+    with own_database(url) as own, Client(own) as client, psycopg.connect(own, autocommit=True) as connection:
         facts = environment.look(connection)
         # First of all, while no timer of other measurements can give them something to do.
         say(f"{plan.idle_consumers} idle consumers")
@@ -124,7 +124,8 @@ def _thousands(rates: list[float]) -> str:
 
 
 @contextmanager
-def _own_database(url: str) -> Iterator[str]:
+def own_database(url: str) -> Iterator[str]:
+    """Make a database for one run."""
     name = f"penstock_bench_{uuid4().hex[:8]}"
     _execute(url, "CREATE DATABASE {}", name)
     try:

@@ -4,12 +4,20 @@
 --
 -- Parameters: writer, run, epoch - as in begin_stage; snapshot - where the epoch's reading ends.
 -- Returns: nothing.
--- Calls: nothing. Tables: epoch_sources (insert).
+-- Calls: nothing. Tables: epoch_sources (insert, delete).
 CREATE OR REPLACE FUNCTION penstock.note_epoch(writer text, run text, epoch bigint, snapshot bigint)
 RETURNS void
-LANGUAGE sql SECURITY DEFINER
+LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    INSERT INTO penstock.epoch_sources (writer, run, epoch, snapshot_id) VALUES (writer, run, epoch, snapshot)
-    ON CONFLICT DO NOTHING
+BEGIN
+    -- The commit that publishes waits for the log, and for all before it; this one need not.
+    PERFORM set_config('synchronous_commit', 'off', true);
+    -- Where the sink is none of ours, nobody else removes them.
+    DELETE FROM penstock.epoch_sources e
+    WHERE e.writer = note_epoch.writer AND e.run = note_epoch.run AND e.epoch < note_epoch.epoch - 1;
+    INSERT INTO penstock.epoch_sources (writer, run, epoch, snapshot_id)
+    VALUES (note_epoch.writer, note_epoch.run, note_epoch.epoch, snapshot)
+    ON CONFLICT DO NOTHING;
+END
 $$;

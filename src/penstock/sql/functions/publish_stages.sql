@@ -52,8 +52,11 @@ BEGIN
     last := (SELECT max(c.epoch) FROM penstock.sink_commits c WHERE c.writer = writer);
     IF epoch <= last THEN
         SELECT c.* INTO before FROM penstock.sink_commits c WHERE c.writer = writer AND c.epoch = epoch;
-        IF NOT FOUND OR before.sources <> reads OR cardinality(reads) = 0 AND before.messages <> coalesce(
-            (SELECT sum(m) FROM unnest(stage_messages) m), 0
+        -- The same run comes twice when its connection broke and it does not know whether it has published.
+        IF NOT FOUND OR before.run <> run AND (
+            before.sources <> reads OR cardinality(reads) = 0 AND before.messages <> coalesce(
+                (SELECT sum(m) FROM unnest(stage_messages) m), 0
+            )
         ) THEN
             RAISE EXCEPTION 'epoch % of query % is published already, and with other content', epoch, writer
                 USING ERRCODE = 'object_not_in_prerequisite_state',

@@ -1,0 +1,296 @@
+"""One run of `penstock bench spark`: contenders take turns on one Spark and one database, and only ratios count."""
+
+import statistics
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+import penstock.spark
+from penstock import Client
+from penstock.bench import environment
+from penstock.bench.environment import Environment
+from penstock.bench.groups.report import own_database
+from penstock.errors import NotFound, SetupError
+from penstock.spark.options import read_options
+from penstock.spark.planning import Task
+from penstock.spark.reading import BatchReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SIZE = 100
+DRIVER = "https://repo1.maven.org/maven2/org/postgresql/postgresql/42.7.4/postgresql-42.7.4.jar"
+JARS = (Path("/usr/share/java/postgresql.jar"),)
+
+
+class Plan(NamedTuple):
+    """How much is measured."""
+
+    messages: int
+    rounds: int
+    epochs: int
+    many: int
+
+
+FULL = Plan(2_000_000, 5, 40, 10_000)
+QUICK = Plan(20_000, 1, 3, 100)
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Seconds of each contender in each case, round by round; for epochs, milliseconds of each."""
+
+    environment: Environment
+    spark: str
+    messages: int
+    samples: dict[str, dict[str, list[float]]]
+
+    def ratio(self, case: str, over: str, below: str) -> float:
+        """Return how many times as fast one is as another: the median of the rounds' ratios."""
+        times = self.samples[case]
+        return statistics.median(b / a for a, b in zip(times[over], times[below], strict=True))
+
+
+class Verdict(NamedTuple):
+    """A promise and what came of it."""
+
+    promise: str
+    measured: float
+    kept: bool
+
+
+def verdicts(report: Report) -> Iterator[Verdict]:
+    """Judge a report by what penstock promises."""
+    for case, times in (("read", 2.0), ("write", 3.0)):
+        limit = report.ratio(case, "penstock", "limit")
+        yield Verdict(f"{case} ≥ 0.75 of the limit", limit, limit >= 0.75)
+        rows = report.ratio(case, "penstock", "jdbc")
+        yield Verdict(f"{case} ≥ {times:g} × JDBC", rows, rows >= times)
+    epochs = report.samples["epoch"]
+    slower = statistics.median(epochs["penstock"]) / statistics.median(epochs["limit"])
+    yield Verdict("an epoch of one message ≤ 1.2 × that of a synthetic source", slower, slower <= 1.2)
+    for case in ("read", "write"):
+        slower = 1 / report.ratio(f"{case} many partitions", "many", "ten")
+        yield Verdict(f"{case} of many partitions ≤ 1.5 × that of 10", slower, slower <= 1.5)
+
+
+def lines(report: Report) -> Iterator[str]:
+    """The report as text."""
+    yield from report.environment.lines
+    yield f"Spark {report.spark}, {report.messages:,} messages of {SIZE} B"
+    yield ""
+    for case, contenders in report.samples.items():
+        for name, times in contenders.items():
+            if case == "epoch":
+                yield f"{case:<24}{name:<12}{statistics.median(times):10.0f} ms"
+                continue
+            middle = statistics.median(times)
+            low, high = min(times), max(times)
+            rate = report.messages / middle / 1000
+            yield f"{case:<24}{name:<12}{middle:10.2f} s  ({low:.2f} … {high:.2f}) {rate:10,.0f} k messages/s"
+    yield ""
+    for verdict in verdicts(report):
+        yield f"{'kept  ' if verdict.kept else 'MISSED'}  {verdict.promise}: {verdict.measured:.2f}"
+
+
+def save(report: Report, folder: Path) -> None:
+    """Store a report."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "spark.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    (folder / "spark.md").write_text("\n".join(["# penstock bench spark", "", "```", *lines(report), "```", ""]))
+
+
+def run(url: str, home: Path, plan: Plan, jar: Path | None, say: Callable[[str], None]) -> Report:
+    """Measure everything."""
+    settings = {"spark.jars": str(jar or _driver(home)), "spark.ui.showConsoleProgress": "false"}
+    settings["spark.driver.memory"] = "2g"
+    spark = penstock.spark.session("penstock bench", settings=settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        with own_database(url) as own, Client(own) as client, psycopg.connect(own, autocommit=True) as connection:
+            facts = environment.look(connection)
+            return Report(facts, spark.version, plan.messages, _Bench(spark, client, connection, plan, say).measure())
+    finally:
+        spark.stop()
+
+
+class _Bench:
+    def __init__(
+        self,
+        spark: "SparkSession",
+        client: Client,
+        connection: psycopg.Connection[Any],
+        plan: Plan,
+        say: Callable[[str], None],
+    ) -> None:
+        from penstock.bench.spark.synthetic import Synthetic
+
+        self.spark, self.client, self.connection, self.plan, self.say = spark, client, connection, plan, say
+        spark.dataSource.register(Synthetic)
+
+    def measure(self) -> dict[str, dict[str, list[float]]]:
+        self.say("filling")
+        self._fill("ten", 10)
+        self._fill("many", self.plan.many)
+        self.connection.execute(
+            "CREATE TABLE messages (id bigint PRIMARY KEY, queue text NOT NULL, partition text NOT NULL,"
+            " key text, value bytea NOT NULL, headers text, created_at timestamptz NOT NULL)"
+        )
+        self.connection.execute(
+            "INSERT INTO messages SELECT n, 'bench', 'p0', NULL, repeat(chr((65 + n %% 26)::integer), %s)::bytea, NULL,"
+            " now() FROM generate_series(0, %s::bigint - 1) n",
+            (SIZE, self.plan.messages),
+        )
+        self.connection.execute("VACUUM ANALYZE")
+        tasks = self._tasks("ten")
+        rows = self._synthetic(tasks).select("value").cache()
+        rows.count()
+        many = rows.selectExpr("value", f"concat('p', monotonically_increasing_id() % {self.plan.many}) AS partition")
+        ten = rows.selectExpr("value", "concat('p', monotonically_increasing_id() % 10) AS partition")
+        cases: dict[str, dict[str, Callable[[], None]]] = {
+            "read": {
+                "penstock": lambda: _drain(self._penstock("ten")),
+                "jdbc": lambda: _drain(self._jdbc(tasks)),
+                "limit": lambda: _drain(self._synthetic(tasks)),
+            },
+            "write": {
+                "penstock": lambda: self._write(rows.selectExpr("value", "'p0' AS partition")),
+                "jdbc": lambda: self._write_jdbc(rows),
+                "limit": lambda: (
+                    rows.selectExpr("value", "'p0' AS partition").write.format("synthetic").mode("append").save()
+                ),
+            },
+            "read many partitions": {
+                "ten": lambda: _drain(self._penstock("ten")),
+                "many": lambda: _drain(self._penstock("many")),
+            },
+            "write many partitions": {"ten": lambda: self._write(ten), "many": lambda: self._write(many)},
+        }
+        samples: dict[str, dict[str, list[float]]] = {
+            case: {name: [] for name in contenders} for case, contenders in cases.items()
+        }
+        # One round that nobody looks at: Java compiles what it runs often.
+        for turn in range(self.plan.rounds + 1):
+            for case, contenders in cases.items():
+                self.say(f"round {turn} of {self.plan.rounds}: {case}")
+                names = list(contenders)
+                for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                    began = time.perf_counter()
+                    contenders[name]()
+                    if turn:
+                        samples[case][name].append(time.perf_counter() - began)
+                    self._clean_up()
+        self.say("epochs")
+        samples["epoch"] = {"penstock": self._epochs("penstock"), "limit": self._epochs("synthetic")}
+        return samples
+
+    def _fill(self, queue: str, partitions: int) -> None:
+        """Push messages; each partition's as one batch, so that a segment is as full as it can be."""
+        each = self.plan.messages // partitions
+        values = [bytes([65 + number % 26]) * SIZE for number in range(each)]
+        step = max(1, 20_000 // each)
+        for low in range(0, partitions, step):
+            names = range(low, min(low + step, partitions))
+            for start in range(0, each, 100_000):
+                part = values[start : start + 100_000]
+                self.client.push_many(queue, [(f"p{name}", value) for name in names for value in part])
+
+    def _tasks(self, queue: str) -> int:
+        reader = BatchReader(read_options({"url": self.client.dsn, "subscribe": queue}, streaming=False))
+        return len([task for task in reader.partitions() if isinstance(task, Task)])
+
+    def _penstock(self, queue: str) -> "DataFrame":
+        return self.spark.read.format("penstock").option("url", self.client.dsn).option("subscribe", queue).load()
+
+    def _synthetic(self, tasks: int) -> "DataFrame":
+        options = {"rows": str(self.plan.messages), "tasks": str(tasks), "size": str(SIZE)}
+        return self.spark.read.format("synthetic").options(**options).load()
+
+    def _jdbc_options(self) -> dict[str, str]:
+        known = conninfo_to_dict(self.client.dsn)
+        address = f"jdbc:postgresql://{known['host']}:{known.get('port', 5432)}/{known['dbname']}"
+        return {
+            "url": f"{address}?reWriteBatchedInserts=true",
+            "user": str(known["user"]),
+            "password": str(known.get("password", "")),
+            "driver": "org.postgresql.Driver",
+        }
+
+    def _jdbc(self, tasks: int) -> "DataFrame":
+        bounds = {
+            "dbtable": "messages",
+            "partitionColumn": "id",
+            "lowerBound": "0",
+            "upperBound": str(self.plan.messages),
+            "numPartitions": str(tasks),
+            "fetchsize": "10000",
+        }
+        return self.spark.read.format("jdbc").options(**self._jdbc_options(), **bounds).load()
+
+    def _write(self, frame: "DataFrame") -> None:
+        frame.write.format("penstock").option("url", self.client.dsn).option("queue", "out").mode("append").save()
+
+    def _write_jdbc(self, frame: "DataFrame") -> None:
+        rows = frame.selectExpr("'p0' AS partition", "value")
+        options = {"dbtable": "written", "batchsize": "10000"}
+        rows.write.format("jdbc").options(**self._jdbc_options(), **options).mode("append").save()
+
+    def _clean_up(self) -> None:
+        with suppress(NotFound):
+            self.client.delete("out")
+        self.connection.execute("DROP TABLE IF EXISTS written")
+
+    def _epochs(self, source: str) -> list[float]:
+        """Return how many milliseconds each epoch of a stream of single messages takes."""
+        self.client.push("ticks", b"x" * SIZE, partition="p")
+        stream = self.spark.readStream.format(source)
+        if source == "penstock":
+            stream = (
+                stream.option("url", self.client.dsn).option("subscribe", "ticks").option("maxOffsetsPerTrigger", "1")
+            )
+            stream = stream.option("startingOffsets", "latest")
+        wanted = self.plan.epochs + 5
+        with tempfile.TemporaryDirectory() as checkpoint:
+            sink = stream.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
+            query = sink.trigger(processingTime="0 seconds").start()
+            times: dict[int, float] = {}
+            while len(times) < wanted and query.isActive:
+                if source == "penstock":
+                    self.client.push("ticks", b"x" * SIZE, partition="p")
+                for progress in query.recentProgress:
+                    if progress["numInputRows"]:
+                        times[progress["batchId"]] = progress["durationMs"]["triggerExecution"]
+                time.sleep(0.01)
+            query.stop()
+        # The first ones are slow for all.
+        return [times[number] for number in sorted(times)][5:]
+
+
+def _drain(frame: "DataFrame") -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _driver(home: Path) -> Path:
+    """Find PostgreSQL's JDBC driver, or fetch it once."""
+    for path in JARS:
+        if path.exists():
+            return path
+    path = home / "postgresql-jdbc.jar"
+    if not path.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        try:
+            with urllib.request.urlopen(DRIVER, timeout=60) as answer:
+                path.write_bytes(answer.read())
+        except OSError as error:
+            raise SetupError(
+                f"PostgreSQL's JDBC driver cannot be fetched ({error}); give its jar with --jdbc, or install "
+                "libpostgresql-jdbc-java"
+            ) from None
+    return path
