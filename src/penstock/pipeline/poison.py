@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # More than so many in one epoch is no poison: the step is broken.
 MOST = 100
+# Of fewer than so many, all may be poison.
+_FEW = 10
 
 
 def mend(
@@ -41,7 +43,7 @@ def mend(
     if not ranges:
         return None
     probe = Probe(spark, flow, connection)
-    if probe.fails(ranges) is None:
+    if probe.fails(ranges) is None or probe.is_broken(ranges):
         return None
     found: dict[tuple[int, int], str] = {}
     for queue in flow.sources.values():
@@ -73,6 +75,11 @@ class Probe:
             return explain(error)
         return None
 
+    def is_broken(self, ranges: Sequence[Range]) -> bool:
+        """Say whether it fails wherever one looks: then it is the step, and no message."""
+        count = sum(one.stop - one.start for one in ranges)
+        return count >= _FEW and all(self.fails([_nth(ranges, place)]) for place in (0, count // 2, count - 1))
+
     def search(self, ranges: Sequence[Range], others: Sequence[Range], found: dict[tuple[int, int], str]) -> None:
         """Halve what fails, until it is single messages."""
         waiting = [list(ranges)]
@@ -86,6 +93,14 @@ class Probe:
                 found[part[0].partition_id, part[0].start] = error
             else:
                 waiting += halves(part)
+
+
+def _nth(ranges: Sequence[Range], place: int) -> Range:
+    for one in ranges:
+        if place < one.stop - one.start:
+            return one._replace(start=one.start + place, stop=one.start + place + 1)
+        place -= one.stop - one.start
+    raise IndexError(place)
 
 
 def halves(ranges: Sequence[Range]) -> list[list[Range]]:
