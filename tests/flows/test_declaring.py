@@ -26,7 +26,6 @@ def test_importing_flows_imports_no_spark() -> None:
         (lambda: Flow("f"), "give one of source, sources, files and table"),
         (lambda: Flow("f", source="a", files="b"), "give one of source, sources, files and table"),
         (lambda: Flow("f", source="a", type="SINK"), "must be one of DATA_SOURCE, TRANSFORM, DATA_SINK"),
-        (lambda: Flow("f", source="a", mode="complete"), "must be append or update"),
         (lambda: Flow("f", source="a", starting="now"), "must be earliest or latest"),
         (lambda: Flow("f", sources={"o": "a", "p": "b"}, schema="id long"), "schema is a mapping by alias"),
         (lambda: Flow("f", sources={"o": "a"}, schema={"x": "id long"}), "is no alias of its sources"),

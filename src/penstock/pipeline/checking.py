@@ -71,7 +71,7 @@ def shape(flow: Flow, frame: "DataFrame") -> str:
     analyzed = plan.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
     stateful = [re.sub(r"#\d+L?|\d{3,}", "", found[0]) for found in _STATEFUL.finditer(analyzed)]
     sources = [*flow.sources.items()] if flow.files is None else [str(flow.files.path or flow.files.table)]
-    return json.dumps({"sources": sources, "state": stateful, "mode": flow.mode})
+    return json.dumps({"sources": sources, "state": stateful})
 
 
 def _explained(frame: "DataFrame") -> str:

@@ -88,8 +88,7 @@ class Flow:
     `files` or `table` begin a flow that loads data. `schema` is the columns of the JSON values, as Spark writes it (of
     several sources, a mapping by alias); without one, steps see the messages as they are.
 
-    `max_messages` and `max_bytes` limit an epoch. `trigger` is how often one begins ("10 seconds"); `mode` is Spark's
-    output mode. `starting` is where a flow begins that never ran: earliest or latest. `checkpoint` is a path; the
+    `max_messages` and `max_bytes` limit an epoch. `trigger` is how often one begins ("10 seconds"). `starting` is where a flow begins that never ran: earliest or latest. `checkpoint` is a path; the
     default lies in the home of penstock and is remembered. `type` overrides what the ends of the flow say.
     """
 
@@ -106,7 +105,6 @@ class Flow:
         schema: str | Mapping[str, str] | None = None,
         type: str | None = None,  # noqa: A002
         trigger: str = "0 seconds",
-        mode: str = "append",
         max_messages: int = WARM_MESSAGES,
         max_bytes: int | str = WARM_BYTES,
         starting: str = "earliest",
@@ -119,15 +117,12 @@ class Flow:
             raise InvalidInput(f"flow {name}: type is {type!r} but must be one of {', '.join(TYPES)}")
         if starting not in ("earliest", "latest"):
             raise InvalidInput(f"flow {name}: starting is {starting!r} but must be earliest or latest")
-        if mode not in ("append", "update"):
-            raise InvalidInput(f"flow {name}: mode is {mode!r} but must be append or update: a log has no complete")
         self.name = name
         self.sources: dict[str, str] = {"": source} if source is not None else dict(sources or {})
         self.files = None if files is None and table is None else Files(files, table, format, dict(options or {}))
         self.schemas = _schemas(name, schema, self.sources, self.files)
         self.type = type
         self.trigger = trigger
-        self.mode = mode
         self.max_messages = max_messages
         self.max_bytes = str(max_bytes)
         self.starting = starting

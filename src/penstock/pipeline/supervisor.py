@@ -144,7 +144,7 @@ class Supervisor:
             sources = frames.streams(spark, flow, self._connection, starting=starting)
             most = {name: limit.max_message_bytes for name, limit in limits.items()}
             rows = frames.sink_rows(flow, frames.transform(flow, sources), most)
-            writer = rows.writeStream.format("penstock").outputMode(flow.mode).options(**self._connection.options())
+            writer = rows.writeStream.format("penstock").outputMode("append").options(**self._connection.options())
             return self._start(spark, flow.name, flow.trigger, writer.option("groupId", flow.name), checkpoint)
 
         def mend(query: "StreamingQuery | None", error: str) -> str | None:
