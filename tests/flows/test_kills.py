@@ -140,7 +140,8 @@ def test_ten_flows_share_two_cores_and_ctrl_c_ends_them_in_the_middle(client: Cl
         # Long enough for many epochs of everybody.
         until(lambda: sum(published().values()) - sum(before.values()) >= 150, 180)
         now = published()
-    process.send_signal(signal.SIGINT)
+    # As a terminal does, to everybody who belongs to it.
+    os.killpg(process.pid, signal.SIGINT)
     runs.finish(process)
     share = {number: now[number] - before[number] for number in flows}
     fair = sum(share.values()) / len(share)

@@ -73,7 +73,8 @@ def run(
 
     said = dict(setting.partition("=")[::2] for setting in conf)
     supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
-    with _ends_with_signals(supervisor.end), sessions.opened(settings, master, remote, said) as spark, _live() as show:
+    # Signals last: Spark takes Ctrl-C for itself when it starts.
+    with sessions.opened(settings, master, remote, said) as spark, _live() as show, _ends_with_signals(supervisor.end):
         ran_well = supervisor.run(spark, show)
     if not ran_well:
         context.exit(_FAILED)

@@ -88,8 +88,9 @@ class Flow:
     `files` or `table` begin a flow that loads data. `schema` is the columns of the JSON values, as Spark writes it (of
     several sources, a mapping by alias); without one, steps see the messages as they are.
 
-    `max_messages` and `max_bytes` limit an epoch. `trigger` is how often one begins ("10 seconds"). `starting` is where a flow begins that never ran: earliest or latest. `checkpoint` is a path; the
-    default lies in the home of penstock and is remembered. `type` overrides what the ends of the flow say.
+    `max_messages` and `max_bytes` limit an epoch. `trigger` is how often one begins ("10 seconds"). `starting` is where
+    a flow begins that never ran: earliest or latest. `checkpoint` is a path; the default lies in the home of penstock
+    and is remembered. `type` overrides what the ends of the flow say.
     """
 
     def __init__(
