@@ -19,6 +19,7 @@ $(INSTALLED): pyproject.toml
 
 demo: install ## show the main job end to end on embedded services
 	@$(BIN)/penstock demo
+	@$(BIN)/python examples/orders/demo.py
 
 test: check ## run all checks and all tests
 	$(BIN)/pytest --ignore=tests/docs

@@ -20,6 +20,8 @@ from uuid import uuid4
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from penstock import Client
 
 # Tests may lose their data with the machine; they should not wait for the disk.
@@ -84,6 +86,16 @@ def penstock_client(penstock_dsn: str) -> Iterator["Client"]:
 
     with Client(penstock_dsn) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def penstock_spark() -> Iterator["SparkSession"]:
+    """A Spark session on this machine that knows penstock, for the whole test run; it takes seconds to start."""
+    import penstock.spark
+
+    session = penstock.spark.session("penstock tests", "local[2]", {"spark.sql.ansi.enabled": "false"})
+    yield session
+    session.stop()
 
 
 def _execute(server: str, statement: str, *names: str) -> None:

@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 
 from penstock.errors import PenstockError
 from penstock.spark.jobs import Job
-from penstock.spark.options import Target, write_options
+from penstock.spark.options import write_options
 from penstock.spark.writing import Staged, publish, stage
 
 from .conftest import Lab
@@ -108,7 +108,7 @@ def test_a_task_of_a_former_run_that_finishes_late_changes_nothing(lab: Lab) -> 
     late = stage(options, job, iter([pa.record_batch({"value": pa.array([b"late"])})]))
     assert isinstance(late, Staged)
     with pytest.raises(PenstockError, match="replaced by a newer one"):
-        publish(Target(lab.dsn, ""), job, [late])
+        publish(options, job, [late])
     expected = sorted(expected + push(lab.client, 60, 70))
     lab.finish(lab.stream())
     assert lab.values() == expected

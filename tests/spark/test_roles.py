@@ -41,7 +41,7 @@ def test_a_producer_writes_and_a_consumer_reads(
     url, admin = worker
     options = write_options({"url": url, "queue": "in"})
     rows = pa.record_batch({"value": pa.array([b"a", b"b"]), "partition": pa.array(["p", "p"])})
-    publish(options.target, Job("w", "r", 0), [stage(options, Job("w", "r", 0), iter([rows]))])
+    publish(options, Job("w", "r", 0), [stage(options, Job("w", "r", 0), iter([rows]))])
     give_up(options.target, [stage(options, Job("w", "r", 1), iter([rows]))])
     with Client(penstock_dsn) as client:
         assert [message.value for message in client.read("in", "p")] == [b"a", b"b"]

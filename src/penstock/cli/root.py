@@ -14,6 +14,7 @@ from penstock.cli import (
     claims,
     dead_letters,
     doctor,
+    flows,
     groups,
     maintenance,
     popping,
@@ -151,6 +152,7 @@ _COMMANDS: dict[str, list[click.Command]] = {
         dead_letters.redrive,
         dead_letters.discard,
     ],
+    "Flows": [flows.run, flows.flows],
     "Care": [
         maintenance.maintain,
         verifying.verify,

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from penstock.engine import group_calls
+from penstock.engine import flow_calls, group_calls
 from penstock.engine.calls import Call
 from penstock.engine.database import AsyncDatabase
+from penstock.engine.flow_calls import ActionInfo, FlowInfo
 from penstock.engine.group_calls import (
     Check,
     ClaimInfo,
@@ -150,3 +151,23 @@ class AsyncOperator:
             if progress is not None:
                 progress(total)
         return total
+
+    async def flows(self) -> list[FlowInfo]:
+        """Describe the flows and how they fare."""
+        return await self._database.run(flow_calls.flows())
+
+    async def actions(self, flow: str | None = None) -> list[ActionInfo]:
+        """List the actions of a flow, or of all flows: the registry."""
+        return await self._database.run(flow_calls.actions(flow))
+
+    async def pause_flow(self, flow: str) -> None:
+        """Pause a flow, wherever it runs; what it has not published it reads again when it goes on."""
+        await self._database.run(flow_calls.pause(flow, True))
+
+    async def resume_flow(self, flow: str) -> None:
+        """Let a paused flow go on."""
+        await self._database.run(flow_calls.pause(flow, False))
+
+    async def forget_flow(self, flow: str) -> None:
+        """Remove a flow that no longer runs from the registry; its queues, groups and dead letters stay."""
+        await self._database.run(flow_calls.forget(flow))

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from penstock.engine import group_calls
+from penstock.engine import flow_calls, group_calls
 from penstock.engine.calls import Call
 from penstock.engine.database import Database
+from penstock.engine.flow_calls import ActionInfo, FlowInfo
 from penstock.engine.group_calls import (
     Check,
     ClaimInfo,
@@ -153,3 +154,23 @@ class Operator:
             if progress is not None:
                 progress(total)
         return total
+
+    def flows(self) -> list[FlowInfo]:
+        """Describe the flows and how they fare."""
+        return self._database.run(flow_calls.flows())
+
+    def actions(self, flow: str | None = None) -> list[ActionInfo]:
+        """List the actions of a flow, or of all flows: the registry."""
+        return self._database.run(flow_calls.actions(flow))
+
+    def pause_flow(self, flow: str) -> None:
+        """Pause a flow, wherever it runs; what it has not published it reads again when it goes on."""
+        self._database.run(flow_calls.pause(flow, True))
+
+    def resume_flow(self, flow: str) -> None:
+        """Let a paused flow go on."""
+        self._database.run(flow_calls.pause(flow, False))
+
+    def forget_flow(self, flow: str) -> None:
+        """Remove a flow that no longer runs from the registry; its queues, groups and dead letters stay."""
+        self._database.run(flow_calls.forget(flow))

@@ -61,11 +61,11 @@ class Advanced(NamedTuple):
     busy: int
 
 
-def heads(queues: Sequence[str] | None, pattern: str | None, floors: bool) -> Call[Heads]:
-    """Look where all partitions of some queues stand."""
+def heads(queues: Sequence[str] | None, pattern: str | None, floors: bool, reader: str | None = None) -> Call[Heads]:
+    """Look where all partitions of some queues stand, and the private lanes of a group."""
     return Call(
-        "SELECT * FROM penstock.source_heads(%s::text[], %s::text, %s::boolean)",
-        (None if queues is None else list(queues), pattern, floors),
+        "SELECT * FROM penstock.source_heads(%s::text[], %s::text, %s::boolean, %s::text)",
+        (None if queues is None else list(queues), pattern, floors, reader),
         lambda rows: Heads(*[column or [] for column in rows[0]]),
         True,
     )

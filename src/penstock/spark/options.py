@@ -12,7 +12,9 @@ from penstock.errors import InvalidInput
 from penstock.settings import resolve
 
 EARLIEST, LATEST = -2, -1
-_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+# Where the group stands, which a reader without a checkpoint goes on from; what the group has not read is new.
+COMMITTED = -3
+_WORDS = {"earliest": EARLIEST, "latest": LATEST, "committed": COMMITTED}
 
 READ_OPTIONS = (
     "url",
@@ -27,8 +29,10 @@ READ_OPTIONS = (
     "minPartitions",
     "failOnDataLoss",
     "groupId",
+    "valueSchema",
+    "messageColumn",
 )
-WRITE_OPTIONS = ("url", "queue")
+WRITE_OPTIONS = ("url", "queue", "groupId")
 # What Spark itself puts among the options of a stream.
 _SPARKS_OWN = {"checkpointlocation", "queryname", "path"}
 
@@ -64,14 +68,17 @@ class ReadOptions:
     min_partitions: int
     fail_on_data_loss: bool
     group: str | None
+    value_schema: dict[str, Any] | None = None
+    message_column: str = "_message"
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where to write; without a queue, each row names its own."""
+    """Where to write; without a queue, each row names its own. With a group, an epoch has its progress in it too."""
 
     target: Target
     queue: str | None
+    group: str | None = None
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -82,23 +89,27 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise InvalidInput(
             f"give one of subscribe, subscribePattern and assign; {' and '.join(ways) if ways else 'none'} was given"
         )
-    for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "groupId"):
+    for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
         if name in known and not streaming:
             raise InvalidInput(f"{name} is for streams: a batch reads its whole range at once")
     if "endingOffsets" in known and streaming:
         raise InvalidInput("endingOffsets is for batches: a stream has no end")
     if "startingTimestamp" in known and "startingOffsets" in known:
         raise InvalidInput("give startingOffsets or startingTimestamp, not both")
-    if "groupId" in known and "assign" in known:
+    if streaming and "groupId" in known and "assign" in known:
         raise InvalidInput(
             "groupId follows whole queues, so it goes with subscribe or subscribePattern, not with assign"
         )
+    if known.get("startingOffsets") == "committed" and "groupId" not in known:
+        raise InvalidInput("startingOffsets is committed, which is where a group stands: give groupId too")
     starting: int | Offsets = _take(known, "startingOffsets", _offsets, LATEST if streaming else EARLIEST)
     ending: int | Offsets = _take(known, "endingOffsets", _offsets, LATEST)
     if not streaming and starting == LATEST:
         raise InvalidInput("startingOffsets is latest, but then a batch has nothing to read: use earliest or offsets")
-    if ending == EARLIEST:
-        raise InvalidInput("endingOffsets is earliest, but then a batch has nothing to read: use latest or offsets")
+    if ending in (EARLIEST, COMMITTED):
+        raise InvalidInput(
+            f"endingOffsets is {known['endingOffsets']}, but then a batch has nothing to read: use latest or offsets"
+        )
     return ReadOptions(
         target=_target(known),
         queues=_take(known, "subscribe", _names, None),
@@ -112,13 +123,15 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         min_partitions=_take(known, "minPartitions", _count, 1),
         fail_on_data_loss=_take(known, "failOnDataLoss", _flag, True),
         group=_take(known, "groupId", _name, None),
+        value_schema=_take(known, "valueSchema", _value_schema, None),
+        message_column=_take(known, "messageColumn", _name, "_message"),
     )
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Check the options of a writer."""
     known = _known(given, WRITE_OPTIONS)
-    return WriteOptions(_target(known), _take(known, "queue", _name, None))
+    return WriteOptions(_target(known), _take(known, "queue", _name, None), _take(known, "groupId", _name, None))
 
 
 def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
@@ -194,6 +207,13 @@ def _json(text: str, hint: str) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise ValueError(f"it must be {hint}")
+    return value
+
+
+def _value_schema(text: str) -> dict[str, Any]:
+    value = _json(text, "a schema as JSON, which StructType.json() returns")
+    if value.get("type") != "struct" or not value.get("fields"):
+        raise ValueError("it must be a schema as JSON, which StructType.json() returns")
     return value
 
 

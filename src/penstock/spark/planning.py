@@ -4,13 +4,14 @@ A task costs some 30 ms to start. So many small partitions share one, and a hot 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock.engine import range_calls
+from penstock.engine import flow_calls, range_calls
+from penstock.engine.flow_calls import Poison
 from penstock.engine.range_calls import PlannedPage
 from penstock.spark.connections import run
 from penstock.spark.options import ReadOptions
@@ -33,14 +34,22 @@ class Page(NamedTuple):
     stop: int
     bytes: int
 
+    def has(self, partition_id: int, offset: int) -> bool:
+        """Say whether a message is in this range."""
+        return partition_id == self.partition_id and self.start <= offset < self.stop
+
 
 @dataclass
 class Task(InputPartition):
-    """What one Spark task reads. `snapshot` is set for streams: the first task says which one its epoch reads."""
+    """What one Spark task reads. `snapshot` is set for streams: the first task says which one its epoch reads.
+
+    `poison` are messages of its pages that must become dead letters and nothing else.
+    """
 
     pages: list[Page]
     snapshot: int | None = None
     first: bool = False
+    poison: list[Poison] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"Task({len(self.pages)} ranges, {sum(page.bytes for page in self.pages)} bytes)"
@@ -55,10 +64,17 @@ def plan(options: ReadOptions, watch: Watch, ids: Numbers, starts: Numbers, stop
     pages = run(options.target, range_calls.plan(ids.tolist(), starts.tolist(), stops.tolist(), PAGE_BYTES))
     places = watch.places(ids)
     pages = [page for page in pages if page.partition_id in places]
-    return [
+    tasks = [
         Task([Page(page.partition_id, *places[page.partition_id], page.start, page.stop, page.bytes) for page in task])
         for task in deal(pages, options.min_partitions)
     ]
+    if options.group is not None:
+        poison = run(
+            options.target, flow_calls.find_poison(options.group, ids.tolist(), starts.tolist(), stops.tolist())
+        )
+        for task in tasks if poison else ():
+            task.poison = [one for one in poison if any(page.has(one.partition_id, one.offset) for page in task.pages)]
+    return tasks
 
 
 def deal(pages: Sequence[PlannedPage], at_least: int) -> list[list[PlannedPage]]:

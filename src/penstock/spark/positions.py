@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.engine import range_calls
+from penstock.engine import flow_calls, range_calls
 from penstock.engine.calls import Place
 from penstock.engine.range_calls import Where
 from penstock.errors import InvalidInput, NotFound
 from penstock.spark.connections import run
-from penstock.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
+from penstock.spark.options import COMMITTED, EARLIEST, LATEST, Offsets, ReadOptions
 
 Numbers = NDArray[np.int64]
 
@@ -69,7 +69,7 @@ class Watch:
         """Look where the partitions stand now."""
         options = self._options
         queues = list(options.assigned) if options.assigned is not None else options.queues
-        seen = run(options.target, range_calls.heads(queues, options.pattern, floors))
+        seen = run(options.target, range_calls.heads(queues, options.pattern, floors, options.group))
         ids = numbers(seen.ids)
         order = np.argsort(ids)
         spans = Spans(ids[order], numbers(seen.floors)[order], numbers(seen.heads)[order])
@@ -114,11 +114,18 @@ class Watch:
         """Return the offset that each partition is read up to."""
         return self._offsets(self._options.ending, spans, "endingOffsets")
 
+    def _committed(self, spans: Spans) -> Numbers:
+        queues = sorted({place.queue for place in self.places(spans.ids).values()})
+        found = run(self._options.target, flow_calls.positions(queues, self._options.group or ""))
+        return np.maximum(Positions.of(*found).get(spans.ids, spans.floors), spans.floors)
+
     def at(self, ids: Numbers, moment: object) -> Numbers:
         """Find where a moment lies in each partition."""
         return numbers(run(self._options.target, range_calls.offsets_at(ids.tolist(), moment)))  # type: ignore[arg-type]
 
     def _offsets(self, wanted: int | Offsets, spans: Spans, option: str) -> Numbers:
+        if wanted == COMMITTED:
+            return self._committed(spans)
         if isinstance(wanted, int):
             return spans.floors if wanted == EARLIEST else spans.heads
         places = self.places(spans.ids)

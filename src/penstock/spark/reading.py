@@ -8,9 +8,10 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.engine import range_calls
 from penstock.engine.calls import Place
+from penstock.spark.aside import Aside
 from penstock.spark.connections import run
 from penstock.spark.filters import Narrowing
-from penstock.spark.options import ReadOptions, Target
+from penstock.spark.options import ReadOptions
 from penstock.spark.planning import PAGE_BYTES, Page, Task, plan
 from penstock.spark.positions import Numbers, Spans, Watch, data_lost
 
@@ -37,7 +38,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read what one task was dealt."""
         assert isinstance(partition, Task)  # noqa: S101
-        return read_task(self.options.target, partition, self.options.fail_on_data_loss)
+        return read_task(self.options, partition, Aside(self.options, None, partition))
 
     def _narrowed(self, watch: Watch, spans: Spans, starts: Numbers, stops: Numbers) -> tuple[Numbers, Numbers]:
         narrowing = self.narrowing
@@ -68,19 +69,35 @@ class FilteringReader(BatchReader):
         return left
 
 
-def read_task(target: Target, task: Task, fail_on_data_loss: bool) -> Iterator[Any]:
-    """Yield a record batch for every few megabytes of a task's pages."""
+def read_task(options: ReadOptions, task: Task, aside: Aside) -> Iterator[Any]:
+    """Yield a record batch for every few megabytes of a task's pages, parsed where a schema of the values is given.
+
+    What cannot be parsed, or is known to fail, is put aside.
+    """
+    batches = _messages(options, task)
+    if task.poison:
+        batches = map(aside.without_poison, batches)
+    if options.value_schema is None:
+        return batches
+    from penstock.spark.parsing import Parser, parsed
+
+    return parsed(batches, Parser(options.value_schema, options.message_column), aside.malformed)
+
+
+def _messages(options: ReadOptions, task: Task) -> Iterator[Any]:
     # Here, because the driver plans without it.
     from penstock.spark.columns import record_batch
 
     for pages in _groups(task.pages):
         slices = run(
-            target,
+            options.target,
             range_calls.read(
                 [page.partition_id for page in pages], [page.start for page in pages], [page.stop for page in pages]
             ),
         )
-        if fail_on_data_loss and sum(part.count for _, part in slices) < sum(page.stop - page.start for page in pages):
+        if options.fail_on_data_loss and sum(part.count for _, part in slices) < sum(
+            page.stop - page.start for page in pages
+        ):
             raise _what_is_lost(pages, slices)
         if slices:
             yield record_batch(slices, pages)

@@ -1,8 +1,13 @@
 """The columns, as one literal, and what of them can be written."""
 
+import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 DDL = (
     "queue STRING NOT NULL, partition STRING NOT NULL, offset BIGINT NOT NULL, key STRING, value BINARY NOT NULL, "
@@ -14,15 +19,54 @@ WRITTEN = ("queue", "partition", "key", "value", "headers")
 LEFT_OUT = ("offset", "timestamp", "id")
 
 
-def check_columns(names: Sequence[str], queue: str | None) -> None:
+# What a row that is no message may have: it says which message becomes a dead letter of the group, and why.
+DEAD = ("dead_queue", "dead_partition", "dead_offset", "dead_reason", "dead_error")
+
+
+def check_columns(names: Sequence[str], queue: str | None, group: str | None = None) -> None:
     """Refuse a DataFrame that cannot be written."""
     if "value" not in names:
         raise InvalidInput(f"a row needs a value, and the columns are {', '.join(names)}: name one of them value")
     if queue is None and "queue" not in names:
         raise InvalidInput("say where to write: give the option queue, or a column queue")
-    unknown = [name for name in names if name not in (*WRITTEN, *LEFT_OUT)]
+    dead = [name for name in DEAD if name in names]
+    if dead and (group is None or len(dead) < len(DEAD)):
+        raise InvalidInput(f"dead letters need the option groupId and the columns {', '.join(DEAD)}")
+    unknown = [name for name in names if name not in (*WRITTEN, *LEFT_OUT, *DEAD)]
     if unknown:
         raise InvalidInput(
             f"column {', '.join(unknown)} cannot be written; the columns are {', '.join(WRITTEN)} "
             f"({', '.join(LEFT_OUT)} are left out)"
         )
+
+
+def value_columns(text: str, message_column: str) -> "StructType":
+    """Return the columns of a schema's JSON, all of which may be null, and one that says which message it was."""
+    from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+    message = StructType(
+        [
+            StructField("queue", StringType(), False),
+            StructField("partition", StringType(), False),
+            StructField("offset", LongType(), False),
+            StructField("key", StringType()),
+            StructField("headers", StringType()),
+            StructField("timestamp", TimestampType(), False),
+            StructField("id", StringType(), False),
+        ]
+    )
+    columns = StructType.fromJson(_nullable(json.loads(text)))
+    return StructType([*columns.fields, StructField(message_column, message, False)])
+
+
+def _nullable(kind: Any) -> Any:
+    """Return a type in which everything may be null, as it may in JSON."""
+    if isinstance(kind, list):
+        return [_nullable(part) for part in kind]
+    if not isinstance(kind, dict):
+        return kind
+    changed = {name: _nullable(part) for name, part in kind.items() if name != "metadata"}
+    for name in ("nullable", "containsNull", "valueContainsNull"):
+        if name in changed:
+            changed[name] = True
+    return changed | {"metadata": kind["metadata"]} if "metadata" in kind else changed

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidInput
 from penstock.spark.options import WriteOptions, read_options, write_options
-from penstock.spark.schema import DDL, check_columns
+from penstock.spark.schema import DDL, check_columns, value_columns
 
 
 class PlainSource(DataSource):
@@ -26,9 +26,13 @@ class PlainSource(DataSource):
         """Return what goes into `format(…)`."""
         return "penstock"
 
-    def schema(self) -> str:
-        """Return the columns."""
-        return DDL
+    def schema(self) -> str | StructType:
+        """Return the columns: those of a message, or those that its value has."""
+        text = next((value for name, value in self.options.items() if name.lower() == "valueschema"), None)
+        if text is None:
+            return DDL
+        column = next((value for name, value in self.options.items() if name.lower() == "messagecolumn"), "_message")
+        return value_columns(text, column)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch."""
@@ -58,7 +62,7 @@ class PlainSource(DataSource):
 
     def _write_options(self, schema: StructType) -> WriteOptions:
         options = write_options(self.options)
-        check_columns(schema.fieldNames(), options.queue)
+        check_columns(schema.fieldNames(), options.queue, options.group)
         return options
 
 

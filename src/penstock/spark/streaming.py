@@ -23,9 +23,10 @@ from penstock.engine import range_calls
 from penstock.engine.range_calls import SnapshotName
 from penstock.errors import InvalidInput
 from penstock.spark.admission import share_bytes, share_messages
+from penstock.spark.aside import Aside
 from penstock.spark.connections import run
 from penstock.spark.jobs import current_job
-from penstock.spark.options import EARLIEST, ReadOptions
+from penstock.spark.options import COMMITTED, EARLIEST, ReadOptions
 from penstock.spark.planning import Task, plan
 from penstock.spark.positions import Numbers, Positions, Spans, Watch, data_lost, numbers
 from penstock.spark.progress import Progress
@@ -130,12 +131,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read what one task was dealt."""
         assert isinstance(partition, Task)  # noqa: S101
-        if partition.first and partition.snapshot is not None:
-            job = current_job()
-            if job is not None:
-                note = range_calls.note_epoch(job.writer, job.run, job.epoch, partition.snapshot)
-                run(self.options.target, note)
-        yield from read_task(self.options.target, partition, self.options.fail_on_data_loss)
+        job = current_job()
+        if partition.first and partition.snapshot is not None and job is not None:
+            note = range_calls.note_epoch(job.writer, job.run, job.epoch, partition.snapshot)
+            run(self.options.target, note)
+        aside = Aside(self.options, job, partition)
+        yield from read_task(self.options, partition, aside)
+        aside.close()
 
     def commit(self, end: Offset) -> None:
         """Do nothing: it lags a batch behind and misses the last one; `latestOffset` knows more."""
@@ -151,7 +153,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._progress.tell(begins)
         self._positions, self._depth = begins, -1
         ids, starts, ends = self._unread(spans, begins, limit)
-        if not len(ids) and self.options.starting == EARLIEST and self.options.starting_time is None:
+        if not len(ids) and self.options.starting in (EARLIEST, COMMITTED) and self.options.starting_time is None:
             # Nothing to settle: the beginning is the same whenever we look.
             if self._until is None:
                 time.sleep(_POLL_SECONDS)

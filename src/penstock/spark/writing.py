@@ -13,14 +13,16 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.engine import stage_calls
+from penstock.engine import flow_calls, stage_calls
 from penstock.engine.calls import Place
+from penstock.engine.flow_calls import Letter
 from penstock.engine.packing import Segment
 from penstock.engine.stage_calls import Limits
 from penstock.errors import PenstockError
 from penstock.spark.connections import run
 from penstock.spark.jobs import Job, current_job
 from penstock.spark.options import Target, WriteOptions
+from penstock.spark.schema import DEAD
 
 # How much a task holds before it writes, and how much it sends at once: PostgreSQL takes large parameters slowly.
 FLUSH_BYTES = 8 << 20
@@ -55,7 +57,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish."""
-        publish(self.options.target, self.job, messages)
+        publish(self.options, self.job, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give up what was staged."""
@@ -81,7 +83,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         job = next((message.job for message in messages if isinstance(message, Staged)), None)
         if job is None:
             raise PenstockError(f"epoch {batchId} has no task that says which query it belongs to")
-        publish(self.options.target, job, messages)
+        publish(self.options, job, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give up what this run has staged for the epoch."""
@@ -100,7 +102,12 @@ def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
     sender = _Sender(options.target, job)
     messages = 0
     with sender:
-        for table in _tables(batches):
+        for everything in _tables(batches):
+            table, letters = _without_letters(everything)
+            if letters and options.group is not None:
+                sender.send_letters(options.group, letters)
+            if not table.num_rows:
+                continue
             unknown = [name for name in packer.queues(table) if name not in limits]
             if unknown:
                 found: dict[str, Limits] = run(options.target, stage_calls.limits(unknown))
@@ -134,21 +141,32 @@ class _Sender:
     def send(self, part: list[tuple[Place, Segment]]) -> None:
         """Send some segments when those before are through."""
         self._wait()
+        self._sending = self._thread.submit(run, self._target, stage_calls.stage(self._begun(), self._segments, part))
+        self._segments += len(part)
+
+    def send_letters(self, group: str, letters: list[Letter]) -> None:
+        """Say which messages become dead letters; there are few, and it waits."""
+        self._wait()
+        run(self._target, flow_calls.stage_letters(self._begun(), group, letters, of_source=False))
+
+    def _begun(self) -> int:
         if self.stage is None:
             self.stage = run(self._target, stage_calls.begin(self._job.writer, self._job.run, self._job.epoch))
-        self._sending = self._thread.submit(run, self._target, stage_calls.stage(self.stage, self._segments, part))
-        self._segments += len(part)
+        return self.stage
 
     def _wait(self) -> None:
         if self._sending is not None:
             self._sending.result()
 
 
-def publish(target: Target, job: Job, messages: list[WriterCommitMessage | None]) -> None:
+def publish(options: WriteOptions, job: Job, messages: list[WriterCommitMessage | None]) -> None:
     """Publish what the tasks have staged, in the order of the tasks."""
     staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda message: message.task)
     stages = [(message.stage, message.messages) for message in staged if message.stage is not None]
-    run(target, stage_calls.publish(job.writer, job.run, job.epoch, stages))
+    if options.group is None:
+        run(options.target, stage_calls.publish(job.writer, job.run, job.epoch, stages))
+    else:
+        run(options.target, flow_calls.publish(options.group, job.writer, job.run, job.epoch, stages))
 
 
 def give_up(target: Target, messages: list[WriterCommitMessage | None]) -> None:
@@ -158,6 +176,19 @@ def give_up(target: Target, messages: list[WriterCommitMessage | None]) -> None:
         job = staged[0].job
         stages = [message.stage for message in staged if message.stage is not None]
         run(target, stage_calls.abort(job.writer, job.run, stages), patience=5.0)
+
+
+def _without_letters(table: Any) -> tuple[Any, list[Letter]]:
+    """Take the rows out of a table that are no messages: they say which message becomes a dead letter."""
+    if DEAD[0] not in table.column_names:
+        return table, []
+    import pyarrow.compute as pc
+
+    dead = pc.is_valid(table[DEAD[0]])
+    if not pc.any(dead).as_py():
+        return table, []
+    columns = table.select(DEAD).filter(dead).to_pydict()
+    return table.filter(pc.invert(dead)), [Letter(*row) for row in zip(*columns.values(), strict=True)]
 
 
 def _tables(batches: Iterator[Any]) -> Iterator[Any]:

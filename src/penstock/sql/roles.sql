@@ -32,7 +32,9 @@ GRANT EXECUTE ON FUNCTION
     penstock.read, penstock.read_segments, penstock.get, penstock.get_segment,
     penstock.source_heads, penstock.source_places, penstock.offsets_at, penstock.plan_ranges, penstock.read_ranges,
     penstock.spend_bytes, penstock.save_snapshot, penstock.snapshot_chain, penstock.published_child, penstock.note_epoch,
-    penstock.ensure_reader, penstock.advance_reader,
+    penstock.ensure_reader, penstock.advance_reader, penstock.reader_positions,
+    penstock.stage_dead_letters, penstock.publish_epoch, penstock.find_poison, penstock.list_flows, penstock.list_actions,
+    penstock.paused_flows, penstock.epoch_ranges,
     penstock.list_queues, penstock.list_partitions, penstock.list_scheduled, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_consumer;
 -- The views call these, and a view's functions run as the reader; none of them sees a table.
@@ -57,5 +59,7 @@ GRANT EXECUTE ON FUNCTION
     penstock.create_queue, penstock.create_partition, penstock.configure_queue, penstock.configure_partition,
     penstock.list_stages, penstock.sweep_stages, penstock.purge, penstock.delete_queue, penstock.delete_partition, penstock.maintain,
     penstock.configure_group, penstock.delete_group, penstock.seek_partitions,
+    penstock.register_flow, penstock.reset_flow, penstock.tell_flow, penstock.pause_flow, penstock.forget_flow,
+    penstock.add_poison,
     penstock.discard, penstock.redrive, penstock.verify, penstock.resync
 TO penstock_admin;

@@ -4,7 +4,8 @@
 --
 -- Parameters: stage_ids.
 -- Returns: how many were removed.
--- Calls: nothing. Tables: stages (lock, delete), staged, segments (delete).
+-- Calls: nothing. Tables: stages (lock, delete), staged, staged_dead_letters, segments
+-- (delete).
 CREATE OR REPLACE FUNCTION penstock.remove_stages(stage_ids bigint[])
 RETURNS integer
 LANGUAGE plpgsql
@@ -20,6 +21,7 @@ BEGIN
     -- A new statement: under the locks it sees every segment there is.
     DELETE FROM penstock.segments s USING unnest(locked) l (stage_id) WHERE s.partition_id = -l.stage_id;
     DELETE FROM penstock.staged s WHERE s.stage_id = ANY (locked);
+    DELETE FROM penstock.staged_dead_letters d WHERE d.stage_id = ANY (locked);
     DELETE FROM penstock.stages s WHERE s.stage_id = ANY (locked);
     RETURN cardinality(locked);
 END

@@ -1,0 +1,186 @@
+"""Flows: run those of a file, see how all of them fare, pause and resume them."""
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from penstock.cli import output
+from penstock.cli.options import Command, Given, epilog, json_option
+
+if TYPE_CHECKING:
+    from penstock.pipeline.running import Running
+
+_COLUMNS = (
+    *("name", "flow_type", "state", "lag", "warm", "cold", "rows_per_second"),
+    *("epoch", "epoch_at", "dead_letters", "error"),
+)
+_FAILED = 1
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "penstock run flows.py",
+        "penstock run flows.py --once",
+        "penstock run flows.py --master spark://host:7077 --checkpoints s3a://bucket/checkpoints",
+        "penstock run flows.py --reset clean-orders",
+    ),
+)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--once", is_flag=True, help="Read what is there, then end; flows run in the order of their queues.")
+@click.option("--flow", "names", multiple=True, metavar="NAME", help="Only this flow; may be repeated.")
+@click.option("--master", metavar="MASTER", help="Spark's master, such as spark://host:7077; the default is local.")
+@click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:15002.")
+@click.option("--checkpoints", metavar="PATH", help="Where new checkpoints lie: a folder, or file:, s3a:, hdfs:.")
+@click.option("--reset", multiple=True, metavar="NAME", help="Begin with a new checkpoint where the flow stands.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Setting of Spark; may be repeated.")
+@click.pass_context
+def run(
+    context: click.Context,
+    file: str,
+    once: bool,
+    names: tuple[str, ...],
+    master: str | None,
+    remote: str | None,
+    checkpoints: str | None,
+    reset: tuple[str, ...],
+    conf: tuple[str, ...],
+) -> None:
+    """Run the flows of a Python file.
+
+    Everything is checked before anything starts, and what is wrong is told with its line. Each flow is a query of its
+    own: one that fails is started again, with backoff, and disturbs no other. Ctrl-C stops all of them, also in the
+    middle of an epoch: what was not published is read again next time. Exits with 1 when a flow has failed for good.
+    """
+    from penstock.errors import InvalidInput
+    from penstock.pipeline.loading import load
+
+    settings = context.ensure_object(Given).settings()
+    if master and remote:
+        raise click.UsageError("give --master or --remote, not both")
+    flows = load(file)
+    unknown = set(names) - {flow.name for flow in flows}
+    if unknown:
+        raise InvalidInput(f"{file} has no flow {', '.join(sorted(unknown))}")
+    flows = [flow for flow in flows if not names or flow.name in names]
+
+    from penstock.pipeline import sessions
+    from penstock.pipeline.supervisor import Supervisor
+
+    said = dict(setting.partition("=")[::2] for setting in conf)
+    supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
+    # Signals last: Spark takes Ctrl-C for itself when it starts.
+    with sessions.opened(settings, master, remote, said) as spark, _live() as show, _ends_with_signals(supervisor.end):
+        ran_well = supervisor.run(spark, show)
+    if not ran_well:
+        context.exit(_FAILED)
+
+
+@contextmanager
+def _ends_with_signals(end: Callable[[], None]) -> Iterator[None]:
+    """Let the first Ctrl-C or SIGTERM end the work in order, and the second one at once."""
+    seen = []
+
+    def on_signal(number: int, frame: Any) -> None:
+        seen.append(number)
+        end()
+        if len(seen) > 1:
+            raise KeyboardInterrupt
+        output.remark("stopping…")
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
+    """Show on a terminal how the flows fare, while they run."""
+    if not output.is_terminal():
+        yield None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
+
+        def show(running: "Sequence[Running]") -> None:
+            table = Table("flow", "state", "epoch", "rows", "rows/s", "error")
+            for one in running:
+                telling = one.telling()
+                cells = (one.name, telling.state, telling.epoch, one.rows, telling.rows_per_second, telling.error)
+                table.add_row(*("-" if cell is None else str(cell) for cell in cells))
+            live.update(table, refresh=True)
+
+        yield show
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog=epilog(("penstock flows", "penstock flows --json", "penstock flows pause clean-orders")),
+)
+@json_option
+@click.pass_context
+def flows(context: click.Context, as_json: bool) -> None:
+    """List the flows and how they fare; pause, resume or forget one.
+
+    Prints name, type, state (starting, running, backing off, failed, paused, stopped, finished, or lost when its
+    supervisor is not heard of), lag, how much of that is warm (admitted to an epoch that is not published) and cold,
+    rows per second, the last epoch and when it was seen, dead letters, and the last error.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with context.ensure_object(Given).client() as client:
+        output.show(map(msgspec.structs.asdict, client.flows()), _COLUMNS, as_json)
+
+
+@flows.command(cls=Command, examples=("penstock flows pause clean-orders",))
+@click.argument("flow")
+@click.pass_obj
+def pause(given: Given, flow: str) -> None:
+    """Pause a flow, wherever it runs; it stays paused until it is resumed."""
+    with given.client() as client:
+        client.pause_flow(flow)
+    click.echo(f"flow {flow} pauses")
+
+
+@flows.command(cls=Command, examples=("penstock flows resume clean-orders",))
+@click.argument("flow")
+@click.pass_obj
+def resume(given: Given, flow: str) -> None:
+    """Let a paused flow go on."""
+    with given.client() as client:
+        client.resume_flow(flow)
+    click.echo(f"flow {flow} goes on")
+
+
+@flows.command(cls=Command, examples=("penstock flows forget clean-orders",))
+@click.argument("flow")
+@click.pass_obj
+def forget(given: Given, flow: str) -> None:
+    """Remove a flow that no longer runs from the list; its queues, groups and dead letters stay."""
+    with given.client() as client:
+        client.forget_flow(flow)
+    click.echo(f"flow {flow} is forgotten")
+
+
+@flows.command(cls=Command, examples=("penstock flows actions", "penstock flows actions clean-orders --json"))
+@click.argument("flow", required=False)
+@json_option
+@click.pass_obj
+def actions(given: Given, flow: str | None, as_json: bool) -> None:
+    """List the registry: the actions of a flow, or of all.
+
+    Prints flow, type, action, action class, and the plugin (distribution:version) that brings the class.
+    """
+    with given.client() as client:
+        records = map(msgspec.structs.asdict, client.actions(flow))
+        output.show(records, ("flow", "flow_type", "action", "action_class", "plugin"), as_json)

@@ -1,0 +1,21 @@
+"""Flows: pipelines of queue → steps → queues that run on Spark, each epoch of them once.
+
+    from penstock.pipeline import Flow
+
+    clean = Flow("clean-orders", source="orders.raw", schema="id long, customer string, amount double")
+
+    @clean.step
+    def euros(df):
+        return df.withColumn("amount", df.amount * 1.08)
+
+    clean.expect("amount is positive", "amount > 0")
+    clean.to("orders.clean", partition="customer")
+
+`penstock run flows.py` runs them. To read further: `flow` is what is written down, `checking` what is refused before
+anything starts, `frames` how it becomes a query, `running` one query that is kept alive, `supervisor` all of them,
+`poison` how a message is found at which a step fails. Spark is imported when a flow is run, and not before.
+"""
+
+from penstock.pipeline.flow import DATA_SINK, DATA_SOURCE, TRANSFORM, Flow
+
+__all__ = ["DATA_SINK", "DATA_SOURCE", "TRANSFORM", "Flow"]

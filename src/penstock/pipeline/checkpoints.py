@@ -1,0 +1,29 @@
+"""Where checkpoints lie, and whether one is there."""
+
+from pathlib import Path
+from urllib.parse import quote, urlparse
+from uuid import uuid4
+
+
+def place(base: str, flow: str) -> str:
+    """Return a new place for the checkpoint of a flow; the database remembers it."""
+    return f"{base.rstrip('/')}/{quote(flow, safe='')}-{uuid4().hex[:8]}"
+
+
+def default_base(home: Path) -> str:
+    """Return where checkpoints lie when nobody says: in a folder that survives restarts."""
+    return str(home / "checkpoints")
+
+
+def is_missing(path: str) -> bool:
+    """Say whether a checkpoint that should be there is not; of a remote one nobody can tell before it is used."""
+    local = local_path(path)
+    return local is not None and not (local / "metadata").exists()
+
+
+def local_path(path: str) -> Path | None:
+    """Return the path of a place on this machine."""
+    parsed = urlparse(path)
+    if parsed.scheme == "file":
+        return Path(parsed.path)
+    return Path(path) if not parsed.scheme or len(parsed.scheme) == 1 else None

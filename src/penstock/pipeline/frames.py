@@ -1,0 +1,315 @@
+"""How a flow becomes a query: the frames of its sources, its steps, and one stream of rows for one sink.
+
+Every message to any of its queues, and every message that becomes a dead letter, is a row of that stream: an epoch
+publishes them together, and each source is read once. A row becomes several by a list that is unrolled, never by a
+second reading.
+"""
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BinaryType, BooleanType, StringType, StructType
+
+from penstock.errors import InvalidInput
+from penstock.pipeline.flow import Flow, Route, Step
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# Spark's own default has no microseconds.
+_TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
+_MOST_ERROR = 1000
+
+
+class Problem(InvalidInput):
+    """Something is wrong with a flow, and `where` is the line that says it."""
+
+    def __init__(self, flow: Flow, where: str, text: str) -> None:
+        super().__init__(f"{where}: flow {flow.name}: {text}")
+
+
+class Connection(NamedTuple):
+    """What the connector is told in every query."""
+
+    url: str | None
+
+    def options(self) -> dict[str, str]:
+        """Return the options that say which penstock is meant."""
+        return {} if self.url is None else {"url": self.url}
+
+
+def value_schema(spark: "SparkSession", flow: Flow, alias: str) -> StructType | None:
+    """Return the columns of a source's values."""
+    text = flow.schemas.get(alias)
+    if text is None:
+        return None
+    try:
+        schema = spark.createDataFrame([], text).schema
+    except PySparkException as error:
+        raise Problem(flow, flow.where, f"the schema cannot be read: {first_line(error)}") from None
+    names = [name.lower() for name in schema.fieldNames()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise Problem(flow, flow.where, f"the schema has {', '.join(twice)} twice")
+    if flow.message_column(alias) in schema.fieldNames():
+        raise Problem(flow, flow.where, f"{flow.message_column(alias)} is kept for penstock; name the column otherwise")
+    from penstock.spark.parsing import kind_of
+
+    for column in schema.fields:
+        try:
+            kind_of(column.dataType.jsonValue(), column.name)
+        except InvalidInput as error:
+            raise Problem(flow, flow.where, str(error)) from None
+    return schema
+
+
+def streams(spark: "SparkSession", flow: Flow, connection: Connection, *, starting: str) -> "dict[str, DataFrame]":
+    """Return the frames that a flow begins with, as streams."""
+    if flow.files is not None:
+        return {"": _files(spark, flow)}
+    frames = {}
+    for alias, queue in flow.sources.items():
+        options = connection.options() | {
+            "subscribe": queue,
+            "groupId": flow.name,
+            "startingOffsets": starting,
+            "maxOffsetsPerTrigger": str(flow.max_messages),
+            "maxBytesPerTrigger": flow.max_bytes,
+        }
+        frames[alias] = _load(spark.readStream.format("penstock").options(**options), spark, flow, alias)
+    return frames
+
+
+def batches(
+    spark: "SparkSession", flow: Flow, connection: Connection, ranges: Mapping[str, tuple[str, str, str]]
+) -> "dict[str, DataFrame]":
+    """Return the same frames as batches of some ranges; of a queue that has none, an empty one."""
+    frames = {}
+    for alias, queue in flow.sources.items():
+        reader = spark.read.format("penstock").options(**connection.options()).option("groupId", flow.name)
+        if queue in ranges:
+            assign, start, stop = ranges[queue]
+            reader = reader.option("assign", assign).option("startingOffsets", start).option("endingOffsets", stop)
+            frames[alias] = _load(reader, spark, flow, alias)
+        else:
+            frames[alias] = _load(reader.option("subscribe", queue), spark, flow, alias).limit(0)
+    return frames
+
+
+def _load(reader: object, spark: "SparkSession", flow: Flow, alias: str) -> "DataFrame":
+    """Load a source: its values' columns and the message's, or the message as it is."""
+    schema = value_schema(spark, flow, alias)
+    message = flow.message_column(alias)
+    if schema is not None:
+        frame: DataFrame = (
+            reader.option("valueSchema", schema.json())  # type: ignore[attr-defined]
+            .option("messageColumn", message)
+            .load()
+        )
+        return frame
+    raw: DataFrame = reader.load()  # type: ignore[attr-defined]
+    fields = ("queue", "partition", "offset", "key", "headers", "timestamp", "id")
+    return raw.withColumn(message, F.struct(*fields))
+
+
+def _files(spark: "SparkSession", flow: Flow) -> "DataFrame":
+    assert flow.files is not None  # noqa: S101
+    reader = spark.readStream.options(**flow.files.options)
+    if flow.files.table is not None:
+        return reader.table(flow.files.table)
+    reader = reader.format(flow.files.format)
+    schema = flow.schemas.get("")
+    if schema is not None:
+        reader = reader.schema(schema)
+    return reader.load(flow.files.path)
+
+
+def transform(flow: Flow, frames: "Mapping[str, DataFrame]") -> "DataFrame":
+    """Apply the steps; the first one gets the sources by their aliases where there are several."""
+    steps = list(flow.steps)
+    if len(frames) > 1:
+        if not steps:
+            raise Problem(flow, flow.where, "several sources need a step that makes one DataFrame of them")
+        frame = _apply(flow, steps.pop(0), **frames)
+    else:
+        frame = next(iter(frames.values()))
+    for step in steps:
+        before = frame
+        frame = _apply(flow, step, before)
+        lost = [name for name in flow.message_columns if name in before.columns and name not in frame.columns]
+        if lost and flow.expectations and not any(name in frame.columns for name in flow.message_columns):
+            raise Problem(
+                flow,
+                step.where,
+                f"step {step.name} drops {', '.join(lost)}, and then nobody knows which message fails "
+                f'"{flow.expectations[0].name}": keep the column, or expect it of the flow that reads what this one '
+                "writes",
+            )
+    return frame
+
+
+def _apply(flow: Flow, step: Step, *frame: "DataFrame", **frames: "DataFrame") -> "DataFrame":
+    try:
+        made = step.function(*frame, **frames)
+    except PySparkException as error:
+        raise Problem(flow, step.where, f"step {step.name}: {first_line(error)}") from error
+    except Exception as error:
+        raise Problem(flow, step.where, f"step {step.name}: {type(error).__name__}: {error}") from error
+    if not hasattr(made, "columns") or not hasattr(made, "isStreaming"):
+        raise Problem(flow, step.where, f"step {step.name} returns {type(made).__name__}, and must return a DataFrame")
+    return made
+
+
+def sink_rows(flow: Flow, frame: "DataFrame", limits: Mapping[str, int]) -> "DataFrame":
+    """Return what the sink writes: a row for each message to a queue, and for each that becomes a dead letter."""
+    known = [name for name in flow.message_columns if name in frame.columns]
+    if flow.expectations and not known:
+        raise Problem(
+            flow,
+            flow.expectations[0].where,
+            f'nobody knows which message fails "{flow.expectations[0].name}", since the rows have no '
+            f"{' or '.join(flow.message_columns) or 'message: they come from files'}. Expect it of the flow that reads "
+            "what this one writes",
+        )
+    columns = [name for name in frame.columns if name not in flow.message_columns]
+    if not columns:
+        raise Problem(flow, flow.where, "no column is left to write")
+    checks = [
+        (each.name, _condition(flow, frame, each.condition, f'"{each.name}"', each.where)) for each in flow.expectations
+    ]
+    routes = [(route, _Message(flow, frame, route, columns)) for route in flow.routes]
+    if known:
+        for route, message in routes:
+            checks += message.checks(limits.get(route.queue))
+    failed = reduce(
+        lambda otherwise, check: F.when(~check[1], F.lit(check[0])).otherwise(otherwise),
+        reversed(checks),
+        F.lit(None).cast("string"),
+    )
+    prepared = frame.select(
+        "*", failed.alias("__failed"), *(message.value.alias(f"__value{i}") for i, (_, message) in enumerate(routes))
+    )
+    alive = F.col("__failed").isNull()
+    entries = []
+    for index, (route, message) in enumerate(routes):
+        wanted = alive if route.when is None else alive & _condition(flow, frame, route.when, route.name, route.where)
+        entries.append(F.when(wanted, message.struct(F.col(f"__value{index}"))))
+    entries += [_dead(flow, name, columns) for name in known if checks]
+    rows = prepared.select(F.explode(F.filter(F.array(*entries), lambda entry: entry.isNotNull())).alias("row"))
+    return rows.select("row.*")
+
+
+def _condition(flow: Flow, frame: "DataFrame", text: str, name: str, where: str) -> "Column":
+    try:
+        kind = frame.select(F.expr(text)).schema.fields[0].dataType
+    except PySparkException as error:
+        raise Problem(flow, where, f"{name}: {first_line(error)}") from None
+    if not isinstance(kind, BooleanType):
+        raise Problem(flow, where, f"{name}: {text!r} is {kind.simpleString()}, and must be true or false")
+    return F.coalesce(F.expr(text), F.lit(False))
+
+
+class _Message:
+    """The expressions of one route."""
+
+    def __init__(self, flow: Flow, frame: "DataFrame", route: Route, columns: list[str]) -> None:
+        self._flow, self._frame, self._route = flow, frame, route
+        self._partition = self._text("partition", route.partition)
+        self._key = self._text("key", route.key)
+        self._headers = self._text("headers", route.headers)
+        self.value = self._value(columns)
+
+    def struct(self, value: "Column") -> "Column":
+        nothing = F.lit(None).cast("string")
+        return F.struct(
+            F.lit(self._route.queue).alias("queue"),
+            self._partition.alias("partition"),
+            self._key.alias("key"),
+            value.alias("value"),
+            self._headers.alias("headers"),
+            *(nothing.alias(name) for name in ("dead_queue", "dead_partition")),
+            F.lit(None).cast("long").alias("dead_offset"),
+            *(nothing.alias(name) for name in ("dead_reason", "dead_error")),
+        )
+
+    def checks(self, most_bytes: "int | None") -> "list[tuple[str, Column]]":
+        """Return what the queue itself expects of a message, for rows that go there: one bad row stops nobody."""
+        route = self._route
+        elsewhere = (
+            F.lit(False)
+            if route.when is None
+            else ~_condition(self._flow, self._frame, route.when, route.name, route.where)
+        )
+        found = []
+        if route.partition is not None:
+            name = self._partition
+            valid = (
+                F.octet_length(name).between(1, 255)
+                & ~name.rlike(r"[\x00-\x1f\x7f]")
+                & ~name.startswith("~")
+                & (name != "*")
+            )
+            found.append((f"{route.name}: partition", elsewhere | name.isNull() | valid))
+        if route.key is not None:
+            valid = (F.octet_length(self._key) > 0) & ~self._key.contains("\0")
+            found.append((f"{route.name}: key", elsewhere | self._key.isNull() | valid))
+        if most_bytes is not None:
+            fits = F.coalesce(F.octet_length(self.value) <= most_bytes, F.lit(False))
+            found.append((f"{route.name}: value", elsewhere | fits))
+        return found
+
+    def _text(self, what: str, expression: str | None) -> "Column":
+        if expression is None:
+            return F.lit(None).cast("string")
+        kind = self._kind(what, expression)
+        if what == "headers" and kind.startswith("map<string,string>"):
+            return F.to_json(F.expr(expression))
+        if kind.startswith(("struct", "array", "map", "binary")):
+            raise Problem(self._flow, self._route.where, f"{self._route.name}: {what} is {kind}, and must be a text")
+        return F.expr(expression).cast("string")
+
+    def _value(self, columns: list[str]) -> "Column":
+        expression = self._route.value
+        if expression is None and "value" in columns and isinstance(self._frame.schema["value"].dataType, BinaryType):
+            expression = "value"
+        if expression is None:
+            return F.to_json(F.struct(*columns), _TIMES).cast("binary")
+        kind = self._kind("value", expression)
+        if kind not in (StringType().simpleString(), BinaryType().simpleString()):
+            raise Problem(
+                self._flow, self._route.where, f"{self._route.name}: value is {kind}, and must be a text or bytes"
+            )
+        return F.expr(expression).cast("binary")
+
+    def _kind(self, what: str, expression: str) -> str:
+        try:
+            return self._frame.select(F.expr(expression)).schema.fields[0].dataType.simpleString()
+        except PySparkException as error:
+            raise Problem(self._flow, self._route.where, f"{self._route.name}: {what}: {first_line(error)}") from None
+
+
+def _dead(flow: Flow, message: str, columns: list[str]) -> "Column":
+    """Return the entry that makes a dead letter of the message of a row that failed."""
+    failed = F.col("__failed")
+    nothing = F.lit(None).cast("string")
+    place = F.col(message)
+    entry = F.struct(
+        *(nothing.alias(name) for name in ("queue", "partition", "key")),
+        F.lit(None).cast("binary").alias("value"),
+        nothing.alias("headers"),
+        place["queue"].alias("dead_queue"),
+        place["partition"].alias("dead_partition"),
+        place["offset"].alias("dead_offset"),
+        F.concat(F.lit(f"{flow.name}: "), failed).alias("dead_reason"),
+        F.substring(F.to_json(F.struct(*columns), _TIMES), 1, _MOST_ERROR).alias("dead_error"),
+    )
+    return F.when(failed.isNotNull() & place["offset"].isNotNull(), entry)
+
+
+def first_line(error: Exception) -> str:
+    """Return the sentence of Spark's that says what is wrong."""
+    text = error.getMessage() if isinstance(error, PySparkException) else None
+    return (text or str(error)).strip().splitlines()[0]

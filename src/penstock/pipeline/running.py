@@ -1,0 +1,161 @@
+"""One query that is kept alive: started, watched, paused, started again with backoff when it fails, and told about.
+
+A query that fails has committed all of an epoch or nothing of it, so starting it again is always safe. What no restart
+can mend, a flow that Spark refuses or a checkpoint of another query, is failed at once and says what to do.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException, PySparkException
+
+from penstock.engine.flow_calls import Telling
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+BACKOFF_FIRST = 1.0
+BACKOFF_MOST = 60.0
+# So often an epoch may fail before the message is looked for at which it does.
+PATIENCE = 3
+# A rate is that of the last epoch, for as long as it can be called the last.
+_RATE_SECONDS = 10.0
+_HOPELESS = ("goes on with query", "published already, and with other content", "comes after epoch", "is no snapshot")
+# The words of an exception at the end of a Python traceback, or of Spark's list of causes.
+_CAUSE = re.compile(
+    r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Input|TooLarge|Found|Retryable|Unavailable)): (.+)$", re.MULTILINE
+)
+
+
+class Running:
+    """A flow's query, or that of a copy. `start` starts it, `mend` may do something about a message that fails."""
+
+    def __init__(
+        self,
+        name: str,
+        start: "Callable[[], StreamingQuery]",
+        mend: "Callable[[StreamingQuery | None, str], str | None] | None" = None,
+        *,
+        once: bool = False,
+        give_up: int | None = None,
+    ) -> None:
+        self.name = name
+        self._start = start
+        self._mend = mend
+        self._once = once
+        self._give_up = give_up
+        self._query: StreamingQuery | None = None
+        self._retry_at = 0.0
+        self._seen_at = 0.0
+        self.state = "starting"
+        self.failures = 0
+        self.error: str | None = None
+        self.remark: str | None = None
+        self.epoch: int | None = None
+        self.rows = 0
+        self._rate = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more happens by itself."""
+        return self.state in ("finished", "failed", "stopped")
+
+    def tick(self, paused: bool) -> None:
+        """Look after the query: start it when it is time, notice when it has ended."""
+        if paused and not self.is_over:
+            self._halt()
+            self.state = "paused"
+            return
+        if self.state == "paused":
+            self.state, self._retry_at = "starting", 0.0
+        if self._query is None:
+            if not self.is_over and time.monotonic() >= self._retry_at:
+                self._begin()
+            return
+        self._look(self._query)
+        if not self._query.isActive:
+            self._ended(self._query)
+
+    def telling(self) -> Telling:
+        """Return how it fares."""
+        left = self._retry_at - time.monotonic()
+        retry = datetime.now(UTC) + timedelta(seconds=left) if self.state == "backing off" else None
+        rate = self._rate if time.monotonic() - self._seen_at < _RATE_SECONDS and self.state == "running" else 0.0
+        return Telling(self.state, self.failures, self.error, retry, self.epoch, round(rate, 1))
+
+    def stop(self) -> None:
+        """Stop it, in the middle of an epoch if need be."""
+        self._halt()
+        if not self.is_over:
+            self.state = "stopped"
+
+    def _begin(self) -> None:
+        try:
+            self._query = self._start()
+        except AnalysisException as error:
+            self._fail(explain(error))
+        except PySparkException as error:
+            self._back_off(explain(error))
+        else:
+            self.state = "running"
+
+    def _look(self, query: "StreamingQuery") -> None:
+        progress: Any = query.lastProgress
+        if progress is None:
+            return
+        epoch, rows = int(progress["batchId"]), int(progress["numInputRows"])
+        if rows and (self.epoch is None or epoch > self.epoch or self._seen_at == 0.0):
+            self.epoch, self._seen_at = epoch, time.monotonic()
+            self.rows += rows
+            self._rate = float(progress.get("processedRowsPerSecond") or 0.0)
+            # An epoch got through: what was wrong is over.
+            self.failures, self.error = 0, None
+
+    def _ended(self, query: "StreamingQuery") -> None:
+        self._query = None
+        problem = query.exception()
+        if problem is None:
+            self.state = "finished" if self._once else "starting"
+            self.error = None
+            return
+        text = explain(problem)
+        if any(words in text for words in _HOPELESS):
+            self._fail(text)
+            return
+        self.failures += 1
+        if self.failures >= PATIENCE and self._mend is not None:
+            mended = self._mend(query, text)
+            if mended is not None:
+                self.remark, self._retry_at, self.state = mended, 0.0, "starting"
+                return
+        if self._give_up is not None and self.failures >= self._give_up:
+            self._fail(text)
+        else:
+            self._back_off(text)
+
+    def _back_off(self, text: str) -> None:
+        self.failures = max(self.failures, 1)
+        pause = min(BACKOFF_FIRST * 2 ** (self.failures - 1), BACKOFF_MOST)
+        self._retry_at = time.monotonic() + pause
+        self.state, self.error = "backing off", text
+
+    def _fail(self, text: str) -> None:
+        self.state, self.error = "failed", text
+
+    def _halt(self) -> None:
+        if self._query is not None:
+            query, self._query = self._query, None
+            query.stop()
+
+
+def explain(error: Exception) -> str:
+    """Return in a few words what is wrong: the innermost exception, and not Spark's story of it."""
+    text = str(error)
+    found = _CAUSE.findall(text)
+    if found:
+        kind, words = found[-1]
+        return f"{kind}: {words.strip()}"[:500]
+    return text.strip().splitlines()[0][:500] if text.strip() else type(error).__name__

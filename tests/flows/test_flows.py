@@ -1,0 +1,300 @@
+"""What flows promise, end to end: outputs, dead letters and progress are one, and every row is somewhere once."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import DataFrame, functions
+from pyspark.sql.types import DoubleType
+
+from penstock.errors import InvalidInput
+from penstock.pipeline import Flow, frames
+from penstock.pipeline.frames import Connection
+from penstock.pipeline.testing import Dead, run_flow, run_steps
+
+from .conftest import ORDERS, Plant, orders, until
+
+
+def clean(name: str = "clean") -> Flow:
+    flow = Flow(name, source="in", schema=ORDERS, max_messages=60)
+
+    @flow.step
+    def euros(df: DataFrame) -> DataFrame:
+        return df.withColumn("amount", df.amount * 2)
+
+    flow.expect("amount is positive", "amount > 0")
+    flow.route("large", when="amount > 100", partition="customer")
+    flow.to("out", partition="customer")
+    return flow
+
+
+def test_routes_dead_letters_and_progress_of_an_epoch_are_one_transaction(plant: Plant) -> None:
+    plant.client.push("in", orders(0, 150), partition="p")
+    plant.client.push("in", [b"{", {"id": "x"}, {"id": 1000, "customer": "c"}], partition="q")
+    assert plant.drain(clean()), plant.said
+    good = [order for order in orders(0, 150) if order["amount"] > 0]
+    assert plant.ids("out") == sorted(order["id"] for order in good)
+    assert plant.ids("large") == sorted(order["id"] for order in good if order["amount"] * 2 > 100)
+    assert plant.letters() == {"clean: amount is positive": 16, "clean: malformed": 2}
+    letters = plant.client.dead_letters("in", reason="clean: malformed")
+    assert [(letter.partition, letter.offset, letter.value) for letter in letters] == [
+        ("q", 0, b"{"),
+        ("q", 1, b'{"id":"x"}'),
+    ]
+    assert letters[1].last_error == "Expected `int | null`, got `str` - at `$.id`"
+    with psycopg.connect(plant.dsn) as connection:
+        ledger = connection.execute(
+            "SELECT count(DISTINCT c.xmin::text), count(DISTINCT j.xmin::text) FILTER (WHERE j.xmin = c.xmin)"
+            " FROM penstock.sink_commits c LEFT JOIN penstock.dead_letters j ON j.xmin = c.xmin"
+        ).fetchone()
+        assert connection.execute("SELECT count(*) FROM penstock.stages").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM penstock.staged_dead_letters").fetchone() == (0,)
+    # Every epoch that has dead letters has them from the very transaction that published it.
+    assert ledger == (3, 3)
+    assert plant.client.lag("in", "clean") == 0
+    assert all(check.violations == 0 for check in plant.client.verify())
+
+
+def test_the_source_is_read_once_whatever_the_number_of_routes(plant: Plant) -> None:
+    plant.client.push("in", orders(0, 5), partition="p")
+    flow = clean().route("odd", when="id % 2 = 1").route("even", when="id % 2 = 0")
+    sources = frames.streams(plant.spark, flow, Connection(plant.dsn), starting="committed")
+    rows = frames.sink_rows(flow, frames.transform(flow, sources), {})
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(plant.folder / "c"))
+    running = query.trigger(availableNow=True).start()
+    assert running.awaitTermination(60)
+    plan = running._jsq.explainInternal(False)
+    assert plan.count("MicroBatchScan") == 1, plan
+
+
+def test_redriven_dead_letters_go_through_the_same_flow(plant: Plant) -> None:
+    plant.client.push("in", [{"id": 1, "customer": "a", "amount": -1.0}, {"id": 2, "customer": "a"}], partition="p")
+    assert plant.drain(clean()), plant.said
+    assert plant.values("out") == []
+    mended = Flow("clean", source="in", schema=ORDERS, max_messages=60)
+    mended.expect("amount is there", "amount is not null").to("out", partition="customer")
+    assert plant.client.redrive("in", "clean") == 2
+    assert plant.client.lag("in", "clean") == 2
+    assert plant.drain(mended), plant.said
+    assert plant.ids("out") == [1]
+    (letter,) = plant.client.dead_letters("in")
+    assert (letter.reason, json.loads(letter.value)["id"]) == ("clean: amount is there", 2)
+    assert plant.client.lag("in", "clean") == 0
+
+
+def test_two_sources_make_a_join_and_a_pair_that_fails_is_dead_on_both_sides(plant: Plant) -> None:
+    flow = Flow(
+        "paid",
+        sources={"o": "in", "p": "payments"},
+        schema={"o": "id long, amount double", "p": "order long, paid double"},
+    )
+
+    @flow.step
+    def joined(o: DataFrame, p: DataFrame) -> DataFrame:
+        return o.join(p, o.id == p.order)
+
+    flow.expect("paid in full", "paid >= amount").to("out")
+    plant.client.push("in", [{"id": n, "amount": 10.0} for n in range(20)], partition="p")
+    plant.client.push("payments", [{"order": n, "paid": 10.0 if n % 4 else 1.0} for n in range(20)], partition="p")
+    plant.client.push("payments", b"{", partition="p")
+    assert plant.drain(flow), plant.said
+    assert plant.ids("out") == [n for n in range(20) if n % 4]
+    assert plant.letters("in") == {"paid: paid in full": 5}
+    assert plant.letters("payments") == {"paid: paid in full": 5, "paid: malformed": 1}
+    assert [plant.client.lag(queue, "paid") for queue in ("in", "payments")] == [0, 0]
+
+
+def test_a_message_at_which_a_step_fails_becomes_a_dead_letter_and_its_neighbours_do_not(plant: Plant) -> None:
+    flow = Flow("fragile", source="in", schema=ORDERS)
+
+    inverse = functions.udf(lambda amount: 1 / amount, DoubleType())
+
+    @flow.step
+    def inverted(df: DataFrame) -> DataFrame:
+        return df.withColumn("amount", inverse("amount"))
+
+    flow.to("out", partition="customer")
+    plant.client.push("in", [{"id": n, "customer": "c", "amount": float(n != 13)} for n in range(30)], partition="p")
+    assert plant.drain(flow), plant.said
+    assert plant.ids("out") == [n for n in range(30) if n != 13]
+    (letter,) = plant.client.dead_letters("in")
+    assert (letter.offset, letter.reason) == (13, "fragile: inverted")
+    assert letter.last_error == "ZeroDivisionError: float division by zero"
+
+
+def test_rows_that_a_queue_cannot_take_are_dead_letters_and_stop_nobody(plant: Plant) -> None:
+    plant.client.create("out", max_message_bytes=1024)
+    values = [("fine", 1), ("", 2), ("x" * 300, 3), ("~lane", 4), ("a\nb", 5)]
+    messages = [{"id": number, "customer": name, "amount": 1.0} for name, number in values]
+    plant.client.push("in", [*messages, {"id": 6, "customer": "z", "note": "n" * 2000, "amount": 1.0}], partition="p")
+    flow = Flow("f", source="in", schema=f"{ORDERS}, note string").to("out", partition="customer")
+    assert plant.drain(flow), plant.said
+    assert plant.ids("out") == [1]
+    assert plant.letters() == {"f: to out: partition": 4, "f: to out: value": 1}
+
+
+def test_what_is_wrong_with_columns_is_told_before_anything_starts(plant: Plant) -> None:
+    def broken(df: DataFrame) -> DataFrame:
+        return df.select("nothing")
+
+    def narrow(df: DataFrame) -> DataFrame:
+        return df.select("id")
+
+    bad_step = Flow("bad-step", source="in", schema=ORDERS).to("a")
+    bad_step.step(broken)
+    forgetful = Flow("forgetful", source="in", schema=ORDERS).expect("e", "id > 0").to("b")
+    forgetful.step(narrow)
+    flows = [
+        bad_step,
+        forgetful,
+        Flow("bad-schema", source="in", schema="id longish").to("c"),
+        Flow("bad-expectation", source="in", schema=ORDERS).expect("e", "colour = 1").to("d"),
+        Flow("no-boolean", source="in", schema=ORDERS).expect("e", "id + 1").to("e"),
+        Flow("bad-route", source="in", schema=ORDERS).route("f", when="colour = 1"),
+        Flow("bad-partition", source="in", schema=ORDERS).to("g", partition="colour"),
+    ]
+    with pytest.raises(InvalidInput) as refusal:
+        plant.drain(*flows)
+    said = str(refusal.value)
+    for words in (
+        "flow bad-step: step broken:",
+        "flow forgetful: step narrow drops _message",
+        "flow bad-schema: the schema cannot be read",
+        'flow bad-expectation: "e": ',
+        "flow no-boolean: \"e\": 'id + 1' is bigint, and must be true or false",
+        "flow bad-route: to f: ",
+        "flow bad-partition: to g: partition: ",
+    ):
+        assert words in said
+    assert all(line.startswith(str(Path(__file__))) for line in said.splitlines())
+    assert plant.client.flows() == []
+
+
+def test_a_changed_flow_is_refused_and_reset_goes_on_where_it_stood(plant: Plant) -> None:
+    plant.client.push("in", orders(1, 10), partition="p")
+    assert plant.drain(Flow("f", source="in", schema=ORDERS).to("out")), plant.said
+
+    distinct = Flow("f", source="in", schema=ORDERS)
+    distinct.step(lambda df: df.dropDuplicates(["id"]))
+    distinct.to("distinct")
+    with pytest.raises(InvalidInput, match=r"it cannot go on with its checkpoint.*--reset f"):
+        plant.drain(distinct)
+    plant.client.push("in", orders(11, 20), partition="p")
+    assert plant.drain(distinct, reset=["f"]), plant.said
+    assert plant.ids("distinct") == list(range(11, 20))
+    assert plant.ids("out") == list(range(1, 10))
+
+
+def test_a_checkpoint_that_is_gone_is_refused_and_nothing_is_written_twice(plant: Plant) -> None:
+    flow = Flow("f", source="in", schema=ORDERS).to("out")
+    plant.client.push("in", orders(1, 10), partition="p")
+    assert plant.drain(flow), plant.said
+    shutil.rmtree(plant.folder / "checkpoints")
+    with pytest.raises(InvalidInput, match="its checkpoint is not there"):
+        plant.drain(flow)
+    plant.client.push("in", orders(11, 20), partition="p")
+    assert plant.drain(flow, reset=["f"]), plant.said
+    assert plant.ids("out") == [*range(1, 10), *range(11, 20)]
+
+
+def test_files_come_in_and_parquet_goes_out(plant: Plant) -> None:
+    (plant.folder / "files").mkdir()
+    (plant.folder / "files" / "a.json").write_text("\n".join(json.dumps(order) for order in orders(0, 20)))
+    load = Flow("load", files=str(plant.folder / "files"), schema=ORDERS).to("in", partition="customer")
+    store = clean("store").to_parquet(str(plant.folder / "parquet"))
+    assert plant.drain(load, store), plant.said
+    assert {info.name: info.flow_type for info in plant.client.flows()} == {
+        "load": "DATA_SOURCE",
+        "store": "DATA_SINK",
+        "store.parquet": "DATA_SINK",
+    }
+    found = [row.id for row in plant.spark.read.parquet(str(plant.folder / "parquet")).collect()]
+    assert sorted(found) == [order["id"] for order in orders(0, 20) if order["amount"] > 0]
+    plant.client.push("in", orders(20, 30), partition="p")
+    assert plant.drain(load, store), plant.said
+    assert plant.spark.read.parquet(str(plant.folder / "parquet")).count() == 27
+
+
+def test_a_flow_without_a_schema_hands_on_messages_as_they_are(plant: Plant) -> None:
+    plant.client.push("in", [b"\xff\x00", b"b"], partition="p", key="k")
+    flow = Flow("raw", source="in").to("out", partition="partition", key="key")
+    assert plant.drain(flow), plant.said
+    assert [(message.value, message.key) for message in plant.client.read("out", "p")] == [
+        (b"\xff\x00", "k"),
+        (b"b", "k"),
+    ]
+
+
+def test_a_running_flow_pauses_resumes_and_tells_how_it_fares(plant: Plant) -> None:
+    flow = clean()
+    plant.client.push("in", orders(0, 10), partition="p")
+    with plant.running(flow):
+        until(lambda: plant.ids("out") == list(range(1, 10)))
+        until(lambda: plant.client.flows()[0].epoch == 0)
+        assert plant.state("clean") == "running"
+        plant.client.pause_flow("clean")
+        until(lambda: plant.state("clean") == "paused")
+        plant.client.push("in", orders(10, 20), partition="p")
+        (info,) = plant.client.flows()
+        assert (info.lag, info.warm, info.cold, info.dead_letters, info.flow_type) == (10, 0, 10, 1, "DATA_SINK")
+        plant.client.resume_flow("clean")
+        until(lambda: len(plant.ids("out")) == 18)
+    assert plant.state("clean") == "stopped"
+    plant.client.forget_flow("clean")
+    assert plant.client.flows() == []
+
+
+def test_a_flow_that_fails_restarts_alone_and_says_why(plant: Plant) -> None:
+    broken = Flow("broken", source="in", schema=ORDERS)
+    marker = str(plant.folder / "mended")
+
+    def moody(amount):  # type: ignore[no-untyped-def]
+        if not Path(marker).exists():
+            raise RuntimeError("the service is away")
+        return amount
+
+    calling = functions.udf(moody, DoubleType())
+    broken.step(lambda df: df.withColumn("amount", calling("amount")))
+    broken.to("broken-out")
+    # More than can be poison: then it is the step that is broken, and nothing is given up.
+    plant.client.push("in", [{"id": n, "customer": "c", "amount": 1.0} for n in range(150)], partition="p")
+    with plant.running(broken, Flow("healthy", source="in", schema=ORDERS).to("out")):
+        until(lambda: plant.state("broken") == "backing off")
+        (info,) = [info for info in plant.client.flows() if info.name == "broken"]
+        assert info.error == "RuntimeError: the service is away"
+        until(lambda: len(plant.ids("out")) == 150)
+        assert plant.state("healthy") == "running"
+        Path(marker).touch()
+        until(lambda: len(plant.ids("broken-out")) == 150, 120)
+    assert plant.letters() == Counter()
+
+
+def test_a_second_supervisor_of_the_same_flow_is_refused(plant: Plant) -> None:
+    from penstock.errors import Retryable
+
+    with plant.running(clean()):
+        until(lambda: plant.state("clean") == "running")
+        with pytest.raises(Retryable, match=r"is run by .* already"):
+            plant.drain(clean())
+
+
+def test_steps_are_tested_on_a_few_rows(plant: Plant) -> None:
+    rows: list[Any] = [{"id": 1, "customer": "a", "amount": 60.0}, {"id": 2, "customer": "a", "amount": -1.0}, b"{"]
+    made = run_steps(clean(), rows, plant.spark)
+    assert made["out"] == [{"id": 1, "customer": "a", "amount": 120.0}]
+    assert made["large"] == made["out"]
+    assert made.dead == [
+        Dead("clean: malformed", b"{"),
+        Dead("clean: amount is positive", {"id": 2, "customer": "a", "amount": -1.0}),
+    ]
+
+
+def test_a_flow_is_tested_end_to_end_with_the_same_answer(plant: Plant) -> None:
+    rows: list[Any] = [{"id": 1, "customer": "a", "amount": 60.0}, {"id": 2, "customer": "a", "amount": -1.0}, b"{"]
+    here, there = run_steps(clean(), rows, plant.spark), run_flow(clean(), rows, plant.client, plant.spark)
+    assert here.queues == there.queues
+    assert sorted(map(str, here.dead)) == sorted(map(str, there.dead))

@@ -1,0 +1,154 @@
+"""`penstock run` as an operator knows it: killed in the middle of an epoch, interrupted, and with ten flows at once."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import psycopg
+import pytest
+
+from penstock import Client
+
+from .conftest import until
+
+pytestmark = pytest.mark.timeout(400)
+HERE = Path(__file__).parent
+QUICK = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1")
+
+
+class Runs:
+    """Starts `penstock run`, each in a process group of its own, and ends what is left."""
+
+    def __init__(self, dsn: str, folder: Path) -> None:
+        self._environment = {**os.environ, "PENSTOCK_URL": dsn, "PENSTOCK_HOME": str(folder)}
+        self._log = folder / "run.log"
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self, file: str, *options: str) -> "subprocess.Popen[bytes]":
+        command = [str(Path(sys.executable).with_name("penstock")), "run", str(HERE / file), *QUICK, *options]
+        with self._log.open("a") as log:
+            process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, start_new_session=True)
+        self.started.append(process)
+        return process
+
+    def finish(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.wait(150) == 0, self._log.read_text()[-3000:]
+
+    def kill(self, process: "subprocess.Popen[bytes]") -> None:
+        """Kill the driver, its JVM and every Python of it."""
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture
+def runs(dsn: str, folder: Path) -> Iterator[Runs]:
+    started = Runs(dsn, folder)
+    yield started
+    for process in started.started:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        process.wait()
+
+
+def values(client: Client, queue: str) -> list[int]:
+    if queue not in [info.name for info in client.queues()]:
+        return []
+    return [
+        msgspec.json.decode(message.value)["id"]
+        for partition in client.partitions(queue)
+        for message in client.scan(queue, partition.name)
+    ]
+
+
+def dead(client: Client, queue: str, reason: str, field: str) -> list[int]:
+    letters = client.dead_letters(queue, reason=reason, limit=10_000)
+    return [msgspec.json.decode(letter.value)[field] for letter in letters]
+
+
+def test_a_flow_that_is_killed_in_the_middle_of_epochs_loses_nothing_and_repeats_nothing(
+    client: Client, dsn: str, runs: Runs
+) -> None:
+    amounts = {number: float(number % 100) for number in range(600)}
+    unpaid = {number for number in amounts if number % 9 == 0 and amounts[number]}
+    for low in range(0, 600, 100):
+        ids = range(low, low + 100)
+        client.push("orders", [{"id": n, "customer": f"c{n % 5}", "amount": amounts[n]} for n in ids], partition="p")
+        client.push("orders", b"{", partition="bad")
+        payments = [{"order": n, "paid": 0.0 if n in unpaid else amounts[n]} for n in ids]
+        client.push("payments", payments, partition="p")
+
+    def epochs(connection: "psycopg.Connection[tuple[int]]") -> int:
+        row = connection.execute("SELECT count(*) FROM penstock.sink_commits").fetchone()
+        return row[0] if row else 0
+
+    def more_epochs(connection: "psycopg.Connection[tuple[int]]", before: int) -> bool:
+        return epochs(connection) > before
+
+    def staged(connection: "psycopg.Connection[tuple[int]]", run: int) -> bool:
+        # Of this run: something is written that is not published.
+        row = connection.execute(
+            "SELECT count(*) FROM penstock.stages s JOIN penstock.sink_runs r USING (writer, run)"
+            " WHERE NOT EXISTS (SELECT 1 FROM penstock.sink_commits c WHERE c.writer = s.writer AND c.epoch >= s.epoch)"
+            " AND (SELECT count(*) FROM penstock.sink_runs) > %s",
+            (run,),
+        ).fetchone()
+        return row is not None and row[0] > 0
+
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for round_ in range(3):
+            process = runs.start("killed_flows.py")
+            until(partial(more_epochs, connection, epochs(connection)), 120)
+            until(partial(staged, connection, round_), 120)
+            runs.kill(process)
+            assert epochs(connection) < 15
+    runs.finish(runs.start("killed_flows.py", "--once"))
+
+    full = [number for number in amounts if number not in unpaid]
+    assert Counter(values(client, "out")) == Counter(full)
+    assert Counter(values(client, "large")) == Counter(number for number in full if amounts[number] > 50)
+    assert Counter(dead(client, "orders", "paid: paid in full", "id")) == Counter(unpaid)
+    assert Counter(dead(client, "payments", "paid: paid in full", "order")) == Counter(unpaid)
+    assert len(client.dead_letters("orders", reason="paid: malformed")) == 6
+    assert [client.lag(queue, "paid") for queue in ("orders", "payments")] == [0, 0]
+    assert all(check.violations == 0 for check in client.verify())
+
+
+def test_ten_flows_share_two_cores_and_ctrl_c_ends_them_in_the_middle(client: Client, dsn: str, runs: Runs) -> None:
+    flows = range(10)
+    for number in flows:
+        for _ in range(4):
+            client.push(f"in{number}", [{"id": n} for n in range(10_000)], partition="p")
+    process = runs.start("many_flows.py", "--master", "local[2]")
+    with psycopg.connect(dsn, autocommit=True) as connection:
+
+        def published() -> dict[int, int]:
+            rows = connection.execute(
+                "SELECT f.name, count(*) FROM penstock.flows f JOIN penstock.sink_commits c USING (writer) GROUP BY 1"
+            ).fetchall()
+            return {int(name[1:]): count for name, count in rows}
+
+        until(lambda: len(published()) == 10, 180)
+        before = published()
+        # Long enough for many epochs of everybody.
+        until(lambda: sum(published().values()) - sum(before.values()) >= 150, 180)
+        now = published()
+    # As a terminal does, to everybody who belongs to it.
+    os.killpg(process.pid, signal.SIGINT)
+    runs.finish(process)
+    share = {number: now[number] - before[number] for number in flows}
+    fair = sum(share.values()) / len(share)
+    assert all(epochs >= 0.5 * fair for epochs in share.values()), share
+    assert {info.state for info in client.flows()} == {"stopped"}
+    # Whatever was interrupted is whole: each output is the beginning of its input.
+    for number in flows:
+        found = values(client, f"out{number}")
+        assert len(found) % 100 == 0
+        assert found == [n % 10_000 for n in range(len(found))]
