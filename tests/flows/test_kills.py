@@ -103,7 +103,7 @@ def test_a_flow_that_is_killed_in_the_middle_of_epochs_loses_nothing_and_repeats
         return row is not None and row[0] > 0
 
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for round_ in range(3):
+        for round_ in range(2):
             process = runs.start("killed_flows.py")
             until(partial(more_epochs, connection, epochs(connection)), 120)
             until(partial(staged, connection, round_), 120)

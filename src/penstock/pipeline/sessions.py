@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DEFAULTS = {
-    # Each flow has its own pool, and all pools the same share.
-    "spark.scheduler.mode": "FAIR",
+    # First come, first served: a flow has one job at a time, so flows take turns. With a pool for each, Spark's fair
+    # scheduler settles ties by the pool's name, and with short tasks the last ones of the alphabet get nothing.
+    "spark.scheduler.mode": "FIFO",
     "spark.sql.ansi.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",

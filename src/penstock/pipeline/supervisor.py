@@ -1,4 +1,4 @@
-"""All flows of a file under one roof: each its own query with its own fair share, none of which another can stop.
+"""All flows of a file under one roof: each its own query, which take turns, and none of which another can stop.
 
 Before anything starts, everything is checked and registered. Then one loop looks at every query several times a second,
 tells how it fares at most once a second, and hears once a second which flow shall pause.
@@ -145,7 +145,7 @@ class Supervisor:
             most = {name: limit.max_message_bytes for name, limit in limits.items()}
             rows = frames.sink_rows(flow, frames.transform(flow, sources), most)
             writer = rows.writeStream.format("penstock").outputMode("append").options(**self._connection.options())
-            return self._start(spark, flow.name, flow.trigger, writer.option("groupId", flow.name), checkpoint)
+            return self._start(flow.name, flow.trigger, writer.option("groupId", flow.name), checkpoint)
 
         def mend(query: "StreamingQuery | None", error: str) -> str | None:
             if query is None or flow.files is not None:
@@ -190,7 +190,7 @@ class Supervisor:
             if copy.kind == "parquet":
                 writer = writer.option("path", copy.place)
             table = copy.place if copy.kind == "table" else None
-            return self._start(spark, name, flow.trigger, writer, checkpoint, table)
+            return self._start(name, flow.trigger, writer, checkpoint, table)
 
         give_up = PATIENCE if self._once else None
         self.members.append(Member(Running(name, start, once=self._once, give_up=give_up), level + 1))
@@ -204,13 +204,10 @@ class Supervisor:
             )
 
     def _start(
-        self, spark: "SparkSession", name: str, trigger: str, writer: Any, checkpoint: str, table: str | None = None
+        self, name: str, trigger: str, writer: Any, checkpoint: str, table: str | None = None
     ) -> "StreamingQuery":
         writer = writer.queryName(name).option("checkpointLocation", checkpoint)
         writer = writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime=trigger)
-        # Each flow has its own share of the cores. With Spark Connect the server decides.
-        if hasattr(spark, "_jsc"):
-            spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         query: StreamingQuery = writer.start() if table is None else writer.toTable(table)
         return query
 
