@@ -42,7 +42,7 @@ def repeatable() -> str:
     paths = [_FOLDER / "storage.sql"]
     paths += sorted((_FOLDER / "functions").glob("*.sql"))
     paths += sorted((_FOLDER / "views").glob("*.sql"))
-    paths += [_FOLDER / "privileges.sql"]
+    paths += [_FOLDER / "stale.sql", _FOLDER / "privileges.sql"]
     # Functions may call one another; the order of files must not matter.
     return "SET LOCAL check_function_bodies = off;\n\n" + "\n".join(map(_read, paths))
 

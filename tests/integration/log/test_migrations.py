@@ -201,3 +201,20 @@ def test_a_user_who_may_not_create_a_schema_is_told_so(user: tuple[str, str], ne
     name, password = user
     with pytest.raises(SetupError, match="permission denied"):
         Client(make_conninfo(new_database(), user=name, password=password))
+
+
+def test_what_an_older_version_called_with_other_parameters_is_gone_after_a_migrate(
+    new_database: Callable[..., str],
+) -> None:
+    dsn = new_database()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        migrate(connection)
+        fresh = catalog(dsn)
+        # As the first version had it: a call with defaults would fit both.
+        connection.execute(
+            "CREATE FUNCTION penstock.sweep(max_rows integer DEFAULT 1) RETURNS integer LANGUAGE sql AS 'SELECT 1'"
+        )
+        with pytest.raises(psycopg.errors.AmbiguousFunction):
+            connection.execute("SELECT penstock.sweep()")
+        migrate(connection)
+    assert catalog(dsn) == fresh

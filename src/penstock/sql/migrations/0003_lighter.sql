@@ -4,9 +4,6 @@
 -- refuse what is wrong, and `verify` looks.
 ALTER TABLE penstock.segments DROP CONSTRAINT segments_shape_is_valid;
 
--- Sweep says where the next one may begin, and is told.
-DROP FUNCTION IF EXISTS penstock.sweep(integer);
-
 -- What retention dropped of a range that a shared group had set aside. The journal counts what its frontier passed.
 CREATE TABLE penstock.skips (
     group_id     integer NOT NULL,

@@ -1,13 +1,5 @@
 -- 0004_pushing: what a push may ask for beyond being stored: to be repeated safely, to come later, to count once.
 
--- Functions that take or return more than they did. Written anew under the same name they would stand beside the old.
-DROP FUNCTION IF EXISTS penstock.push(text, bytea[], text, text[], jsonb[]);
-DROP FUNCTION IF EXISTS penstock.require_messages(bytea[], text[], jsonb[]);
-DROP FUNCTION IF EXISTS penstock.push_segment(text, text, integer, bytea, bytea, bytea, bytea, bytea, bytea);
-DROP FUNCTION IF EXISTS penstock.push_segments(
-    text[], text[], integer[], bytea[], bytea[], bytea[], bytea[], bytea[], bytea[]
-);
-
 -- A setting came with this: the settings of queues that are there already get its default.
 \ir ../functions/settings.sql
 UPDATE penstock.queues SET config = config;
