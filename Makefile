@@ -18,8 +18,8 @@ $(INSTALLED): pyproject.toml
 	@touch $@
 
 demo: install ## show the main job end to end on embedded services
-	@$(BIN)/penstock demo
 	@$(BIN)/python examples/orders/demo.py
+	@$(BIN)/penstock demo
 
 test: check ## run all checks and all tests
 	$(BIN)/pytest --ignore=tests/docs

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from penstock import Client
 
+PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 ORDERS = 3_000
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -85,7 +86,7 @@ def main():
             print(
                 f"Flows: {len(orders) + len(malformed):,} orders through raw → clean → large and per minute, on Spark"
             )
-            command = [str(Path(sys.executable).with_name("penstock")), "run", "--once", "flows.py"]
+            command = [PENSTOCK, "run", "--once", "flows.py"]
             subprocess.run(command, cwd=Path(__file__).parent, check=True, stderr=subprocess.PIPE)
             wanted, got = truth(orders, malformed), found(client)
         print(f"   {'':<28}{'found':>14}{'truth':>14}")
@@ -96,6 +97,7 @@ def main():
     except subprocess.CalledProcessError as error:
         sys.exit(error.stderr.decode())
     finally:
+        subprocess.run([PENSTOCK, "down"], check=False, stdout=subprocess.DEVNULL)
         shutil.rmtree(home, ignore_errors=True)
 
 
