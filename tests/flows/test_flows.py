@@ -298,3 +298,24 @@ def test_a_flow_is_tested_end_to_end_with_the_same_answer(plant: Plant) -> None:
     here, there = run_steps(clean(), rows, plant.spark), run_flow(clean(), rows, plant.client, plant.spark)
     assert here.queues == there.queues
     assert sorted(map(str, here.dead)) == sorted(map(str, there.dead))
+
+
+def test_a_flow_that_starts_with_the_latest_reads_what_comes_then_and_goes_on_there(plant: Plant) -> None:
+    plant.client.push("in", orders(1, 10), partition="p")
+    flow = Flow("late", source="in", schema=ORDERS, starting="latest").to("out")
+    assert plant.drain(flow), plant.said
+    assert plant.values("out") == []
+    plant.client.push("in", orders(11, 20), partition="p")
+    assert plant.drain(flow), plant.said
+    assert plant.ids("out") == list(range(11, 20))
+
+
+def test_rows_are_copied_to_a_table(plant: Plant) -> None:
+    plant.client.push("in", orders(0, 20), partition="p")
+    flow = clean("tabled").to_table("tabled_orders", path=str(plant.folder / "table"))
+    try:
+        assert plant.drain(flow), plant.said
+        found = [row.id for row in plant.spark.table("tabled_orders").collect()]
+    finally:
+        plant.spark.sql("DROP TABLE IF EXISTS tabled_orders")
+    assert sorted(found) == [order["id"] for order in orders(0, 20) if order["amount"] > 0]

@@ -45,7 +45,7 @@ def test_a_stream_refuses(given: dict[str, str], said: str) -> None:
     assert "secret" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("option", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "groupId"])
+@pytest.mark.parametrize("option", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
 def test_a_batch_refuses_what_is_for_streams(option: str) -> None:
     with pytest.raises(InvalidInput, match=f"{option} is for streams"):
         read_options({"subscribe": "a", option: "1"}, streaming=False)
