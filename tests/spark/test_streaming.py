@@ -16,7 +16,7 @@ from penstock import Client, embedded
 from .conftest import Lab
 
 
-def until(what: Callable[[], object], seconds: float = 60) -> None:
+def until(what: Callable[[], object], seconds: float = 120) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + seconds
     while not what():
