@@ -17,7 +17,7 @@ from penstock import Client
 
 from .conftest import until
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 HERE = Path(__file__).parent
 QUICK = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1")
 
@@ -135,7 +135,7 @@ def test_ten_flows_share_two_cores_and_ctrl_c_ends_them_in_the_middle(client: Cl
             ).fetchall()
             return {int(name[1:]): count for name, count in rows}
 
-        until(lambda: len(published()) == 10, 180)
+        until(lambda: len(published()) == 10, 300)
         before = published()
         # Long enough for many epochs of everybody.
         until(lambda: sum(published().values()) - sum(before.values()) >= 150, 180)

@@ -137,13 +137,16 @@ class Supervisor:
         checkpoint = self._register(flow.name, kind, ends, shape, flow.checkpoint, listed, flow.where)
         for queue in flow.sources.values():
             self._database.run(range_calls.ensure_reader(queue, flow.name))
-        starting = flow.starting if fresh else "committed"
+        # Where nothing is committed, that is the earliest.
+        starting = "latest" if fresh and flow.starting == "latest" else "committed"
+        # What was checked is what is started: each source that Spark loads costs it a process.
+        checked = [made] if starting == "committed" else []
 
         def start() -> "StreamingQuery":
             limits = self._database.run(stage_calls.limits(flow.outputs))
-            sources = frames.streams(spark, flow, self._connection, starting=starting)
             most = {name: limit.max_message_bytes for name, limit in limits.items()}
-            rows = frames.sink_rows(flow, frames.transform(flow, sources), most)
+            frame = checked.pop() if checked else self._build(spark, flow, starting)
+            rows = frames.sink_rows(flow, frame, most)
             writer = rows.writeStream.format("penstock").outputMode("append").options(**self._connection.options())
             return self._start(flow.name, flow.trigger, writer.option("groupId", flow.name), checkpoint)
 
@@ -156,6 +159,9 @@ class Supervisor:
         self.members.append(Member(Running(flow.name, start, mend, once=self._once, give_up=give_up), level))
         for index, copy in enumerate(flow.copies):
             self._enlist_copy(spark, flow, copy, index, made, level)
+
+    def _build(self, spark: "SparkSession", flow: Flow, starting: str) -> "DataFrame":
+        return frames.transform(flow, frames.streams(spark, flow, self._connection, starting=starting))
 
     def _enlist_copy(
         self, spark: "SparkSession", flow: Flow, copy: Copy, index: int, made: "DataFrame", level: int
