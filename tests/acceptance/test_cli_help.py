@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -52,7 +53,11 @@ def test_help_loads_neither_driver_nor_engine() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_the_examples_are_commands_with_options_that_exist(example: str) -> None:
+def test_the_examples_are_commands_with_options_that_exist(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flows.py").touch()
+    monkeypatch.chdir(tmp_path)
     for part in re.split(r" [|<>] |[()]", example):
         words = [word for word in shlex.split(part) if not re.match(r"[A-Z_]+=", word)]
         if words and words[0] == "penstock":

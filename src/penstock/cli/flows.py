@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from penstock.cli import output
 from penstock.cli.options import Command, Given, epilog, json_option
@@ -138,6 +137,8 @@ def flows(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
+    import msgspec
+
     with context.ensure_object(Given).client() as client:
         output.show(map(msgspec.structs.asdict, client.flows()), _COLUMNS, as_json)
 
@@ -181,6 +182,8 @@ def actions(given: Given, flow: str | None, as_json: bool) -> None:
 
     Prints flow, type, action, action class, and the plugin (distribution:version) that brings the class.
     """
+    import msgspec
+
     with given.client() as client:
         records = map(msgspec.structs.asdict, client.actions(flow))
         output.show(records, ("flow", "flow_type", "action", "action_class", "plugin"), as_json)

@@ -15,8 +15,9 @@ from penstock.errors import InvalidInput
 from penstock.pipeline import Flow, frames
 from penstock.pipeline.frames import Connection
 from penstock.pipeline.testing import Dead, run_flow, run_steps
+from spark.test_streaming import until
 
-from .conftest import ORDERS, Plant, orders, until
+from .conftest import ORDERS, Plant, orders
 
 
 def clean(name: str = "clean") -> Flow:

@@ -14,8 +14,7 @@ import psycopg
 import pytest
 
 from penstock import Client
-
-from .conftest import until
+from spark.test_streaming import until
 
 pytestmark = pytest.mark.timeout(600)
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""The Spark of the connector's tests, an empty penstock for each test, and the few lines that every flow has."""
+"""An empty penstock for each test, and the few lines that every flow has."""
 
 import threading
 from collections import Counter
@@ -15,10 +15,6 @@ from penstock import Client
 from penstock.pipeline import Flow
 from penstock.pipeline.supervisor import Supervisor
 from penstock.settings import resolve
-from spark.conftest import folder, spark, spark_folder
-from spark.test_streaming import until
-
-__all__ = ["folder", "spark", "spark_folder", "until"]
 
 ORDERS = "id long, customer string, amount double"
 
