@@ -119,6 +119,18 @@ def test_a_snapshot_from_before_a_purge_makes_no_overlap(
     assert gapless(sql)
 
 
+def test_a_snapshot_of_an_empty_partition_that_was_filled_and_purged_takes_no_offset_again(
+    connections: Connections, sql: Connection, level: IsolationLevel, statement: str
+) -> None:
+    sql.execute("SELECT penstock.create_partition('q', 'p')")
+    caller = with_snapshot(connections, level)
+    push(sql), push(sql)
+    sql.execute("SELECT penstock.purge('q')")
+    refused(caller, statement)
+    assert offsets(sql) == [2]
+    assert gapless(sql)
+
+
 def test_a_snapshot_from_before_a_queue_was_deleted_makes_no_orphan(
     connections: Connections, sql: Connection, level: IsolationLevel, statement: str
 ) -> None:

@@ -2,11 +2,12 @@
 --
 -- append_segments for callers of every isolation level. Above READ COMMITTED there is no new snapshot once the locks are
 -- got; an offset that was taken meanwhile shows as a double key. Where that key was merged away or dropped since, so was
--- the newest segment of our snapshot, and locking it fails.
+-- the newest segment of our snapshot, and locking it fails; where our snapshot has none at all, the partition is in
+-- `trimmed`, whose key then shows double.
 --
 -- Parameters: those of append_segments.
 -- Returns: as append_segments; raises serialization_failure where somebody pushed after the snapshot.
--- Calls: append_segments. Tables: segments (lock).
+-- Calls: append_segments. Tables: segments (lock), trimmed (insert, delete).
 CREATE OR REPLACE FUNCTION penstock.append_numbered(
     targets     bigint[],
     counts      integer[],
@@ -34,6 +35,14 @@ BEGIN
     )
     FOR SHARE;
     BEGIN
+        WITH empty AS (
+            SELECT DISTINCT t.id FROM unnest(targets) t (id)
+            WHERE NOT EXISTS (SELECT 1 FROM penstock.segments g WHERE g.partition_id = t.id)
+        )
+        INSERT INTO penstock.trimmed (partition_id) SELECT e.id FROM empty e;
+        DELETE FROM penstock.trimmed m
+        WHERE m.partition_id = ANY (targets)
+          AND NOT EXISTS (SELECT 1 FROM penstock.segments g WHERE g.partition_id = m.partition_id);
         RETURN QUERY SELECT * FROM penstock.append_segments(
             targets, counts, bodies, ends, keys, key_ends, headers, header_ends
         );

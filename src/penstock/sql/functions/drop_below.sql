@@ -5,7 +5,7 @@
 --
 -- Parameters: cutoff - segments that end at or before this offset go; max_segments - how many at most.
 -- Returns: how many segments and messages were dropped.
--- Calls: nothing. Tables: segments (delete, update).
+-- Calls: nothing. Tables: segments (delete, update), trimmed (insert).
 CREATE OR REPLACE FUNCTION penstock.drop_below(
     partition_id bigint, cutoff bigint, max_segments integer,
     OUT dropped_segments bigint, OUT dropped_messages bigint
@@ -20,6 +20,10 @@ DECLARE
         LIMIT 1
     );
 BEGIN
+    INSERT INTO penstock.trimmed (partition_id)
+    SELECT f.partition_id FROM penstock.segments f
+    WHERE f.partition_id = drop_below.partition_id AND f.base_offset = 0 AND f.base_offset < newest AND f.count <= cutoff
+    ON CONFLICT DO NOTHING;
     -- Materialized: a join might run it again for each row, and each run would find max_segments more.
     WITH old AS MATERIALIZED (
         SELECT o.base_offset FROM penstock.segments o
