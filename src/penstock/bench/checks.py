@@ -29,6 +29,8 @@ class Verdict(NamedTuple):
     promise: Promise
     ratio: float
     kept: bool
+    # What the limit reaches, where penstock is compared with something else: nothing can do better than that.
+    limit: float | None = None
 
 
 PROMISES = (
@@ -75,4 +77,7 @@ def verdicts(report: Report) -> Iterable[Verdict]:
 def _verdict(promise: Promise, result: Result) -> Verdict:
     ratio = result.ratio(promise.other)
     assert ratio is not None  # noqa: S101
-    return Verdict(result.case, promise, ratio.median, promise.holds(ratio.median))
+    limit = result.ratio(promise.other, of="blob") if promise.other != "blob" else None
+    return Verdict(
+        result.case, promise, ratio.median, promise.holds(ratio.median), None if limit is None else limit.median
+    )

@@ -32,7 +32,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Ratio(NamedTuple):
-    """Penstock over another contender: the median of the rounds, and the lowest and highest."""
+    """One contender over another: the median of the rounds, and the lowest and highest."""
 
     median: float
     low: float
@@ -45,11 +45,11 @@ class Result(msgspec.Struct, frozen=True):
     case: Case
     samples: dict[str, list[float]]
 
-    def ratio(self, other: str) -> Ratio | None:
-        """Compare penstock with another contender, round by round: noise that lasts hits both."""
-        if other not in self.samples:
+    def ratio(self, other: str, of: str = "penstock") -> Ratio | None:
+        """Compare two contenders round by round: noise that lasts hits both."""
+        if not {of, other} <= self.samples.keys():
             return None
-        pairs = zip(self.samples["penstock"], self.samples[other], strict=True)
+        pairs = zip(self.samples[of], self.samples[other], strict=True)
         ratios = [ours / theirs for ours, theirs in pairs]
         return Ratio(median(ratios), min(ratios), max(ratios))
 
@@ -79,9 +79,10 @@ _LARGE = (Payload("json", 1024), Payload("random", 1024))
 FULL = Plan(
     writers=2,
     readers=(1, 5),
-    rounds=5,
-    write_seconds=0.5,
-    read_seconds=0.25,
+    # Many short rounds: a busy second of the machine spoils a few of them, and the median forgets those.
+    rounds=15,
+    write_seconds=0.3,
+    read_seconds=0.1,
     writes=tuple((payload, batch) for payload in _SMALL + _LARGE for batch in (1, 100, 1000)),
     # Of 1 KiB messages JSON alone: what is in them makes no difference to readers, and a run should take minutes.
     reads=tuple((payload, batch) for payload in (*_SMALL, _LARGE[0]) for batch in (100, 1000)),

@@ -103,7 +103,8 @@ def cells(result: Result) -> tuple[str, ...]:
 
 def missed_line(verdict: Verdict) -> str:
     """Return a missed promise as a line."""
-    return f"missed: {verdict.case.title}: {verdict.ratio:.2f}, but penstock {verdict.promise.says}"
+    limit = "" if verdict.limit is None else f" (the limit itself: {verdict.limit:.2f})"
+    return f"missed: {verdict.case.title}: {verdict.ratio:.2f}, but penstock {verdict.promise.says}{limit}"
 
 
 def _speed(samples: list[float]) -> str:
