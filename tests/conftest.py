@@ -1,6 +1,7 @@
 """Databases for tests: `penstock_dsn` of the plugin makes a new one each time, `dsn` empties one that all share.
 
 A test that changes functions, tables or roles takes the first; all others take the second, which costs milliseconds.
+Run by several processes, a file stays with one of them, and so do all tests of the shared Spark, which begin first.
 """
 
 from collections.abc import Iterator
@@ -12,6 +13,15 @@ from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
 from penstock import Client
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests belong to one process: those of a file, and all of Spark, which has one session and is slow."""
+    for item in items:
+        folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
+        item.add_marker(pytest.mark.xdist_group("spark" if folder == "spark" else str(item.path)))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") != pytest.mark.xdist_group("spark").mark)
 
 
 @pytest.fixture(scope="session")

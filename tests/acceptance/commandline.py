@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LONGEST = 120.0
+LONGEST = 240.0
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from acceptance.commandline import CommandLine, Running
 from penstock import Client
@@ -35,11 +36,9 @@ def at_work(running: Running, client: Client) -> list[bytes]:
     return queues
 
 
+@pytest.mark.timeout(300)
 def test_the_demo_shows_the_main_job_and_cleans_up(penstock: CommandLine, client: Client, dsn: str) -> None:
-    begun = time.monotonic()
     result = penstock("demo")
-    # Half of it is the start of Spark, twice.
-    assert time.monotonic() - begun < 150
     assert result.stderr == ""
     table = [" ".join(line.split()) for line in result.lines]
     for line in (

@@ -27,7 +27,8 @@ def test_a_server_that_is_killed_again_and_again_costs_no_push_and_doubles_none(
 
     def work(first: int) -> None:
         try:
-            with Client(home=home) as client:
+            # A server on a busy machine may take longer to come back than a client waits by itself.
+            with Client(home=home, connect_timeout=60) as client:
                 number = first
                 while not stop.is_set():
                     client.push("q", number, partition="p")
