@@ -15,6 +15,11 @@ from psycopg.sql import SQL, Identifier
 from penstock import Client
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the conformance suite be run in full: it takes minutes more, and has found nothing more so far."""
+    parser.addoption("--every-way", action="store_true", help="run all of tests/conformance through every way in")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests belong to one process: those of a file, and all of Spark, which has one session and is slow."""

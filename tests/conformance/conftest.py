@@ -131,7 +131,7 @@ TRANSPORTS: dict[str, Callable[..., Any]] = {
     "async": InALoop,
     "async, one by one": partial(InALoop, pop_batching=False, push_batching=False),
 }
-# Other ways to pop, which make a difference to tests of groups only.
+# Other ways to pop, which make a difference to tests of groups only; `--every-way` runs all tests with them.
 POPPING: dict[str, Callable[..., Any]] = {
     "async, always together": AlwaysTogether,
     "async, no check": partial(InALoop, pending_check=False),
@@ -143,6 +143,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test with every way in that makes a difference to it."""
     if "open_api" in metafunc.fixturenames:
         pops = metafunc.module.__name__.rpartition(".")[2].startswith("test_groups")
+        pops |= bool(metafunc.config.getoption("every_way"))
         ways = TRANSPORTS | POPPING if pops else TRANSPORTS
         metafunc.parametrize("way", list(ways.values()), ids=list(ways))
 
