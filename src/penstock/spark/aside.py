@@ -28,7 +28,7 @@ class Aside:
     def __init__(self, options: ReadOptions, job: Job | None, task: "Task") -> None:
         self._options = options
         self._job = job
-        names = {page.partition_id: (page.queue, page.partition) for page in task.pages}
+        names = {page.partition_id: (page.queue, page.partition) for page in task.ranges}
         self._poison = {(*names[one.partition_id], one.offset): one for one in task.poison}
         self._letters: list[Letter] = []
         self._stage: int | None = None

@@ -24,11 +24,13 @@ READ_OPTIONS = (
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
+    "endingTimestamp",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
     "failOnDataLoss",
     "groupId",
+    "archive",
     "valueSchema",
     "messageColumn",
 )
@@ -68,6 +70,8 @@ class ReadOptions:
     min_partitions: int
     fail_on_data_loss: bool
     group: str | None
+    ending_time: datetime | None = None
+    archive: bool = True
     value_schema: dict[str, Any] | None = None
     message_column: str = "_message"
 
@@ -92,8 +96,11 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
         if name in known and not streaming:
             raise InvalidInput(f"{name} is for streams: a batch reads its whole range at once")
-    if "endingOffsets" in known and streaming:
-        raise InvalidInput("endingOffsets is for batches: a stream has no end")
+    for name in ("endingOffsets", "endingTimestamp"):
+        if name in known and streaming:
+            raise InvalidInput(f"{name} is for batches: a stream has no end")
+    if "endingTimestamp" in known and "endingOffsets" in known:
+        raise InvalidInput("give endingOffsets or endingTimestamp, not both")
     if "startingTimestamp" in known and "startingOffsets" in known:
         raise InvalidInput("give startingOffsets or startingTimestamp, not both")
     if streaming and "groupId" in known and "assign" in known:
@@ -123,6 +130,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         min_partitions=_take(known, "minPartitions", _count, 1),
         fail_on_data_loss=_take(known, "failOnDataLoss", _flag, True),
         group=_take(known, "groupId", _name, None),
+        ending_time=_take(known, "endingTimestamp", _moment, None),
+        archive=_take(known, "archive", _flag, True),
         value_schema=_take(known, "valueSchema", _value_schema, None),
         message_column=_take(known, "messageColumn", _name, "_message"),
     )
