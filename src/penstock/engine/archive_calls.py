@@ -121,7 +121,7 @@ def begin(queue: str, location: str) -> Call[Begun]:
 
 def forget(run: str) -> Call[bool]:
     """Forget a run that was not recorded."""
-    return Call("SELECT penstock.forget_archive(%s::text)", (run,), scalar, True)
+    return Call("SELECT penstock.forget_archive(%s::text)", (run,), lambda rows: bool(rows[0][0]), True)
 
 
 def record(run: str, files: Sequence[File]) -> Call[int]:

@@ -10,8 +10,8 @@ for anybody; what a run leaves that ends before, the next one removes. A large q
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, date, datetime
+from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import psycopg
     from pyspark.sql import SparkSession
 
-    from penstock.engine.archive_calls import Archivable, File
+    from penstock.engine.archive_calls import File
     from penstock.engine.database import Database
     from penstock.engine.range_calls import PlannedPage
     from penstock.settings import Settings
@@ -57,26 +57,23 @@ def archive(
     drop: bool = False,
     url: str | None = None,
     spark: "SparkSession | None" = None,
-    advance: Callable[[int], None] | None = None,
-    began: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> ArchiveResult:
     """Archive what is older than `before`, or all there is, and with `drop` drop it from the log at once.
 
-    `began` is told how many messages there are to archive, and `advance` how many were, a run at a time.
+    `progress` is told before each run how many messages are archived, of how many.
     """
     from penstock.settings import resolve
 
     settings = resolve({"url": url, "timeout": _TIMEOUT})
     with Archiving(settings, spark, queue, to, partitions) as archiving:
         runs = list(archiving.plan(before))
-        if began is not None:
-            began(sum(page.stop - page.start for pages in runs for page in pages))
+        total = sum(page.stop - page.start for pages in runs for page in pages)
         files: list[File] = []
         for pages in runs:
-            done = archiving.run(pages)
-            files += done
-            if advance is not None:
-                advance(sum(file.messages for file in done))
+            if progress is not None:
+                progress(sum(file.messages for file in files), total)
+            files += archiving.run(pages)
         dropped = archiving.drop() if drop else 0
     return ArchiveResult(
         queue,
@@ -104,6 +101,7 @@ class Archiving:
         self.queue, self.location = queue, place(to)
         self._settings, self._spark = settings, spark
         self._partitions = partitions
+        self._names: dict[int, str] = {}
         self._database: Database | None = None
         self._holder: psycopg.Connection[Any] | None = None
 
@@ -141,8 +139,9 @@ class Archiving:
         from penstock.spark.planning import PAGE_BYTES
 
         found = self.database.run(archive_calls.ranges(self.queue, before, self._partitions))
-        ids, starts, stops = ([one[index] for one in found] for index in (0, 2, 3))
-        pages = self.database.run(range_calls.plan(ids, starts, stops, PAGE_BYTES)) if found else []
+        ids = [one.partition_id for one in found]
+        ranges = [one.start for one in found], [one.stop for one in found]
+        pages = self.database.run(range_calls.plan(ids, *ranges, PAGE_BYTES)) if found else []
         self._names = {one.partition_id: one.partition for one in found}
         held: list[PlannedPage] = []
         size = 0
@@ -192,15 +191,20 @@ class Archiving:
             given["url"] = self._settings.url
         return Job(read_options(given, streaming=False), self.queue, self.location, begun.run)
 
-    def write(self, job: "Job", pages: "Sequence[PlannedPage]") -> "list[File]":
-        """Write the files of a run."""
-        from penstock.engine.archive_calls import File
+    def tasks(self, pages: "Sequence[PlannedPage]") -> "list[Task]":
+        """Deal pages out to tasks."""
         from penstock.spark.planning import Page, Task, deal
 
-        tasks = [
+        return [
             Task([Page(page[0], self.queue, self._names[page[0]], *page[1:]) for page in part])
             for part in deal(pages, 1)
         ]
+
+    def write(self, job: "Job", pages: "Sequence[PlannedPage]") -> "list[File]":
+        """Write the files of a run."""
+        from penstock.engine.archive_calls import File
+
+        tasks = self.tasks(pages)
         return self._in_tasks(partial(_write, job, tasks), len(tasks), list[File])
 
     def verify(self, job: "Job", pages: "Sequence[PlannedPage]", files: "Sequence[File]") -> "list[File]":
@@ -247,12 +251,12 @@ class Archiving:
         import msgspec
         from pyspark.errors import PySparkException
 
-        from penstock.pipeline.running import explain
+        from penstock.pipeline.failing import as_penstock
 
         try:
             rows = self.spark.range(0, count, 1, count).mapInArrow(partial(_each, work), "result binary").collect()
         except PySparkException as error:
-            raise _as_penstock(explain(error)) from None
+            raise as_penstock(error) from None
         return [one for row in rows for one in msgspec.msgpack.decode(bytes(row.result), type=kind)]
 
 
@@ -269,7 +273,7 @@ def _require_whole(pages: "Sequence[PlannedPage]", files: "Sequence[File]") -> N
     wanted: dict[int, int] = {}
     for page in pages:
         wanted[page.partition_id] = wanted.get(page.partition_id, 0) + page.stop - page.start
-    first = {}
+    first: dict[int, int] = {}
     for page in pages:
         first.setdefault(page.partition_id, page.start)
     ranges = sorted((part.partition_id, part.start, part.stop) for file in files for part in file.ranges)
@@ -280,11 +284,6 @@ def _require_whole(pages: "Sequence[PlannedPage]", files: "Sequence[File]") -> N
         wanted[number] -= stop - start
     if any(wanted.values()):
         raise PenstockError("not all messages were written; nothing was recorded")
-
-
-def _as_penstock(text: str) -> PenstockError:
-    kind, colon, words = text.partition(": ")
-    return PenstockError(words if colon and kind == "PenstockError" else text)
 
 
 # What runs in tasks. Spark's processes import it from here.

@@ -56,7 +56,8 @@ def filesystem(location: str) -> tuple[Any, str]:
 def find(target: Target, ranges: "Sequence[tuple[Place, int, int, int]]") -> list[list[ArchivedPage]]:
     """Find for each range (place, partition, start, stop) the pages that hold it: all of it, or none."""
     columns = [list(column) for column in zip(*ranges, strict=True)]
-    rest = deque(run(target, archive_calls.plan(*columns[1:])) if ranges else [])
+    lies: list[Archived] = run(target, archive_calls.plan(*columns[1:])) if ranges else []
+    rest = deque(lies)
     found = []
     for place, number, start, stop in ranges:
         pages, reached = [], start

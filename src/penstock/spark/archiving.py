@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -139,7 +140,7 @@ def _by_date(batch: Any, ids: dict[str, int]) -> Iterator[tuple[date, Any, tuple
     changes = (np.diff(lanes) != 0) | (np.diff(days) != 0) | (np.diff(offsets) != 1)
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), batch.num_rows]
     rows = batch.select(list(archives.COLUMNS))
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+    for low, high in pairwise(bounds):
         name = names.dictionary[int(lanes[low])].as_py()
         day = datetime.fromtimestamp(int(days[low]) * 86400, UTC).date()
         span = ids[name], name, int(offsets[low]), int(offsets[high - 1]) + 1
@@ -244,7 +245,7 @@ def _make_folder(found: Any, path: str) -> str:
 
 
 def _sync(found: Any, path: str) -> None:
-    """See that something is on the disk: the log may be dropped next. Other stores are durable when a file is closed."""
+    """See that it is on the disk: the log may be dropped next. Other stores are durable when a file is closed."""
     from pyarrow import fs
 
     if isinstance(found, fs.LocalFileSystem):

@@ -24,7 +24,6 @@ READ_OPTIONS = (
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
-    "endingTimestamp",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
@@ -34,7 +33,7 @@ READ_OPTIONS = (
     "valueSchema",
     "messageColumn",
 )
-WRITE_OPTIONS = ("url", "queue", "groupId")
+WRITE_OPTIONS = ("url", "queue", "groupId", "batchName")
 # What Spark itself puts among the options of a stream.
 _SPARKS_OWN = {"checkpointlocation", "queryname", "path"}
 
@@ -70,7 +69,6 @@ class ReadOptions:
     min_partitions: int
     fail_on_data_loss: bool
     group: str | None
-    ending_time: datetime | None = None
     archive: bool = True
     value_schema: dict[str, Any] | None = None
     message_column: str = "_message"
@@ -78,11 +76,15 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where to write; without a queue, each row names its own. With a group, an epoch has its progress in it too."""
+    """Where to write; without a queue, each row names its own. With a group, an epoch has its progress in it too.
+
+    A batch that has a name is written once, however often it is run.
+    """
 
     target: Target
     queue: str | None
     group: str | None = None
+    name: str | None = None
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -96,11 +98,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
         if name in known and not streaming:
             raise InvalidInput(f"{name} is for streams: a batch reads its whole range at once")
-    for name in ("endingOffsets", "endingTimestamp"):
-        if name in known and streaming:
-            raise InvalidInput(f"{name} is for batches: a stream has no end")
-    if "endingTimestamp" in known and "endingOffsets" in known:
-        raise InvalidInput("give endingOffsets or endingTimestamp, not both")
+    if "endingOffsets" in known and streaming:
+        raise InvalidInput("endingOffsets is for batches: a stream has no end")
     if "startingTimestamp" in known and "startingOffsets" in known:
         raise InvalidInput("give startingOffsets or startingTimestamp, not both")
     if streaming and "groupId" in known and "assign" in known:
@@ -130,7 +129,6 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         min_partitions=_take(known, "minPartitions", _count, 1),
         fail_on_data_loss=_take(known, "failOnDataLoss", _flag, True),
         group=_take(known, "groupId", _name, None),
-        ending_time=_take(known, "endingTimestamp", _moment, None),
         archive=_take(known, "archive", _flag, True),
         value_schema=_take(known, "valueSchema", _value_schema, None),
         message_column=_take(known, "messageColumn", _name, "_message"),
@@ -140,7 +138,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Check the options of a writer."""
     known = _known(given, WRITE_OPTIONS)
-    return WriteOptions(_target(known), _take(known, "queue", _name, None), _take(known, "groupId", _name, None))
+    queue, group, name = (_take(known, option, _name, None) for option in ("queue", "groupId", "batchName"))
+    return WriteOptions(_target(known), queue, group, name)
 
 
 def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -103,7 +103,8 @@ class Watch:
 
     def _with_archive(self, ids: Numbers, floors: Numbers) -> Numbers:
         """Lower floors to where the archive begins, where that reaches the log."""
-        return numbers(run(self._options.target, archive_calls.floors(ids.tolist(), floors.tolist())))
+        lowered: list[int] = run(self._options.target, archive_calls.floors(ids.tolist(), floors.tolist()))
+        return numbers(lowered)
 
     def _assign(self, wanted: dict[str, list[str]], ids: Numbers) -> Numbers:
         by_place = {place: number for number, place in self.places(ids).items()}
@@ -124,9 +125,6 @@ class Watch:
 
     def ending(self, spans: Spans) -> Numbers:
         """Return the offset that each partition is read up to."""
-        moment = self._options.ending_time
-        if moment is not None:
-            return self.at(spans.ids, moment)
         return self._offsets(self._options.ending, spans, "endingOffsets")
 
     def _committed(self, spans: Spans) -> Numbers:
@@ -136,7 +134,8 @@ class Watch:
 
     def at(self, ids: Numbers, moment: datetime) -> Numbers:
         """Find where a moment lies in each partition."""
-        found = numbers(run(self._options.target, range_calls.offsets_at(ids.tolist(), moment)))
+        in_log: list[int] = run(self._options.target, range_calls.offsets_at(ids.tolist(), moment))
+        found = numbers(in_log)
         if not self._options.archive or not len(ids):
             return found
         # The log's answer is right, unless the moment lies before the log: then the archive has an earlier one.

@@ -48,8 +48,8 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
         # Made where the query is planned, and the same for all of its tasks and for the commit.
-        name = f"batch-{uuid4()}"
-        self.job = Job(name, name, 0)
+        run = f"batch-{uuid4()}"
+        self.job = Job(run if options.name is None else batch_writer(options.name), run, 0)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage the rows of one task."""
@@ -88,6 +88,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give up what this run has staged for the epoch."""
         give_up(self.options.target, messages)
+
+
+def batch_writer(name: str) -> str:
+    """Return what a batch of a name is called in the ledger."""
+    return f"batch-{name}"
 
 
 def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
