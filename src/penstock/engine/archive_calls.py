@@ -198,3 +198,24 @@ def published(writer: str) -> Call[int | None]:
         lambda rows: rows[0][0] if rows else None,
         True,
     )
+
+
+def letters(stage: int) -> Call[list[tuple[str, str, int, int]]]:
+    """List what is to become dead letters and is not in the log: queue, partition, partition's id, offset."""
+    return Call(
+        "SELECT * FROM penstock.archived_letters(%s::bigint)",
+        (stage,),
+        lambda rows: [(queue, partition, number, offset) for queue, partition, number, offset in rows],
+        True,
+    )
+
+
+def copy_letters(stage: int, messages: Sequence[Sequence[object]]) -> Call[int]:
+    """Keep copies of messages that are to become dead letters: partition's id, offset, value, key, headers, time."""
+    return Call(
+        "SELECT penstock.copy_letters(%s::bigint, %s::bigint[], %s::bigint[], %b::bytea[], %s::text[], %s::text[], "
+        "%s::timestamptz[])",
+        (stage, *([message[index] for message in messages] for index in range(6))),
+        scalar,
+        True,
+    )

@@ -21,6 +21,7 @@ from penstock.engine.stage_calls import Limits
 from penstock.errors import PenstockError
 from penstock.spark.connections import run
 from penstock.spark.jobs import Job, current_job
+from penstock.spark.letters import stage_letters
 from penstock.spark.options import Target, WriteOptions
 from penstock.spark.schema import DEAD
 
@@ -152,7 +153,7 @@ class _Sender:
     def send_letters(self, group: str, letters: list[Letter]) -> None:
         """Say which messages become dead letters; there are few, and it waits."""
         self._wait()
-        run(self._target, flow_calls.stage_letters(self._begun(), group, letters, of_source=False))
+        stage_letters(self._target, self._begun(), group, letters, of_source=False)
 
     def _begun(self) -> int:
         if self.stage is None:

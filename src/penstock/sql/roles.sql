@@ -34,7 +34,7 @@ GRANT EXECUTE ON FUNCTION
     penstock.spend_bytes, penstock.save_snapshot, penstock.snapshot_chain, penstock.published_child, penstock.note_epoch,
     penstock.archived_floors, penstock.plan_archived, penstock.archived_at, penstock.list_archives,
     penstock.ensure_reader, penstock.advance_reader, penstock.reader_positions,
-    penstock.stage_dead_letters, penstock.publish_epoch, penstock.find_poison, penstock.list_flows, penstock.list_actions,
+    penstock.stage_dead_letters, penstock.archived_letters, penstock.copy_letters, penstock.publish_epoch, penstock.find_poison, penstock.list_flows, penstock.list_actions,
     penstock.paused_flows, penstock.epoch_ranges,
     penstock.list_queues, penstock.list_partitions, penstock.list_scheduled, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_consumer;

@@ -46,3 +46,11 @@ CREATE TABLE penstock.archived (
     CONSTRAINT archived_pkey PRIMARY KEY (partition_id, start_offset),
     CONSTRAINT archived_is_a_range CHECK (0 <= unbroken_from AND unbroken_from <= start_offset AND start_offset < stop_offset)
 );
+
+-- A message that is archived and gone from the log cannot be copied from there: what a dead letter of it needs is kept
+-- with it by whoever has read it.
+ALTER TABLE penstock.staged_dead_letters
+    ADD COLUMN payload    bytea,
+    ADD COLUMN key        text,
+    ADD COLUMN headers    jsonb,
+    ADD COLUMN created_at timestamptz;
