@@ -22,6 +22,7 @@ from penstock.engine.archive_calls import File
 from penstock.engine.range_calls import PlannedPage
 from penstock.pipeline.archiving import ArchiveResult, Archiving, archive
 from penstock.settings import resolve
+from penstock.spark import archives
 from penstock.spark.archiving import Job, verify, write
 from penstock.spark.options import read_options
 from penstock.spark.planning import Task
@@ -142,6 +143,33 @@ def test_only_the_row_groups_that_are_wanted_are_read(lab: Lab) -> None:
     (page,) = task.archived
     assert (page.partition, page.lies.start, page.lies.stop, page.lies.first_row) == ("p", 4, 6, 1)
     assert [row for batch in reader.read(task) for row in batch.column("offset").to_pylist()] == [4, 5]
+
+
+def test_a_row_group_of_many_partitions_is_read_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"p{number}" for number in range(300)]
+    for _ in range(2):
+        lab.client.push_many("in", [(name, b"x") for name in names])
+    with psycopg.connect(lab.dsn) as connection:
+        connection.execute(
+            "UPDATE penstock.segments SET created_at = created_at - interval '1 day' WHERE base_offset = 0"
+        )
+    assert put_away(lab, drop=True).files == 2
+    opened: list[str] = []
+    read = archives.row_group_of
+
+    def counting(location: str, path: str, *rest: Any) -> Any:
+        opened.append(path)
+        return read(location, path, *rest)
+
+    monkeypatch.setattr(archives, "row_group_of", counting)
+    reader = BatchReader(read_options({"url": lab.dsn, "subscribe": "in"}, streaming=False))
+    found: dict[str, list[int]] = {}
+    for task in reader.partitions():
+        for batch in reader.read(task):
+            for row in batch.to_pylist():
+                found.setdefault(row["partition"], []).append(row["offset"])
+    assert found == {name: [0, 1] for name in names}
+    assert len(opened) == 2
 
 
 def test_what_is_dropped_after_the_plan_is_read_from_the_archive(lab: Lab) -> None:
@@ -340,7 +368,10 @@ def test_two_at_once_do_not_fight(lab: Lab) -> None:
             second.begin()
         # The first one loses its connection, and with it the queue; the second one takes over.
         with psycopg.connect(lab.dsn, autocommit=True) as connection:
-            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory'"
+                " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
         (same,) = second.plan()
         second.run(same)
         with pytest.raises(PenstockError, match="was given up"):

@@ -49,6 +49,7 @@ class Archived(NamedTuple):
     bytes: int
     location: str
     path: str
+    file_id: int
     row_group: int
     first_row: int
 

@@ -69,20 +69,31 @@ def find(target: Target, ranges: "Sequence[tuple[Place, int, int, int]]") -> lis
 
 
 def read(pages: Sequence[ArchivedPage]) -> Iterator[Any]:
-    """Yield record batches of the connector's columns."""
+    """Yield record batches of the connector's columns; pages of one row group that follow each other read it once."""
+    for (location, path, _, row_group), together in groupby(pages, lambda page: page.lies[4:8]):
+        table = row_group_of(location, path, row_group)
+        held: list[Any] = []
+        size = 0
+        for page in together:
+            part = table.slice(page.lies.first_row, page.messages)
+            _check(page, part)
+            held.append(part)
+            size += page.lies.bytes
+            if size >= _BATCH_BYTES:
+                yield from _batches(page.queue, held)
+                held, size = [], 0
+        if held:
+            yield from _batches(page.queue, held)
+
+
+def _batches(queue: str, parts: list[Any]) -> Iterator[Any]:
     import pyarrow as pa
 
     from penstock.spark.columns import ARROW
 
-    for (location, path, row_group), together in groupby(pages, lambda page: page.lies[4:7]):
-        table = row_group_of(location, path, row_group)
-        for page in together:
-            part = table.slice(page.lies.first_row, page.messages)
-            _check(page, part)
-            names = pa.repeat(page.queue, part.num_rows)
-            whole = pa.table([names, *part.select(COLUMNS).columns], schema=ARROW).combine_chunks()
-            rows = max(1, part.num_rows * _BATCH_BYTES // max(part.nbytes, 1))
-            yield from whole.to_batches(max_chunksize=rows)
+    rows = pa.concat_tables(parts).combine_chunks().select(COLUMNS)
+    whole = pa.table([pa.repeat(queue, rows.num_rows), *rows.columns], schema=ARROW)
+    yield from whole.to_batches(max_chunksize=max(1, rows.num_rows * _BATCH_BYTES // max(rows.nbytes, 1)))
 
 
 def row_group_of(location: str, path: str, row_group: int, columns: Sequence[str] = COLUMNS) -> Any:

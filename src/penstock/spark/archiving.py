@@ -9,18 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 from urllib.parse import quote
 
-from penstock.engine import range_calls
 from penstock.engine.archive_calls import Archived, File, Range
-from penstock.errors import PenstockError
+from penstock.errors import InvalidInput, PenstockError
 from penstock.spark import archives
 from penstock.spark.archives import ArchivedPage, filesystem
-from penstock.spark.connections import run
 from penstock.spark.options import ReadOptions
-from penstock.spark.planning import PAGE_BYTES, Page, Task
+from penstock.spark.planning import Page, Task
 
 STAGING = "_penstock"
 _ROW_GROUP_BYTES = 32 << 20
@@ -51,12 +49,10 @@ def write(job: Job, task: Task, number: str) -> list[File]:
     """Write what a task was dealt: a file for each date. `number` names the attempt."""
     import pyarrow.parquet as pq
 
-    from penstock.spark.reading import messages
-
     found, base = filesystem(job.location)
     by_date: dict[date, _Rows] = {}
     ids = {page.partition: page.partition_id for page in task.pages}
-    for batch in messages(job.options, task):
+    for batch in _log(job, task):
         for day, part, span in _by_date(batch, ids):
             by_date.setdefault(day, _Rows()).add(part, span)
     files = []
@@ -160,8 +156,8 @@ def verify(job: Job, file: File) -> File:
         raise PenstockError(f"{job.location}/{path} cannot be read back: {error}") from None
     if rows != file.messages:
         raise PenstockError(f"{job.location}/{path} holds {rows} messages, and {file.messages} were written to it")
-    for part in file.ranges:
-        _compare(job, path, part)
+    for _, parts in groupby(file.ranges, lambda part: part.row_group):
+        _compare(job, path, list(parts))
     size, digest = 0, blake2b(digest_size=16)
     with found.open_input_stream(f"{base}/{path}") as stream:
         while chunk := stream.read(_CHUNK):
@@ -170,37 +166,51 @@ def verify(job: Job, file: File) -> File:
     return File(file.path, file.ranges, size, digest.hexdigest())
 
 
-def _compare(job: Job, path: str, part: Range) -> None:
-    """Compare a range of a file with the log."""
+def _compare(job: Job, path: str, parts: Sequence[Range]) -> None:
+    """Compare a row group with the log, as the connector reads the one and the other."""
     import pyarrow as pa
 
-    from penstock.spark.columns import record_batch
+    from penstock.spark.columns import ARROW
 
-    page = Page(part.partition_id, job.queue, part.partition, part.start, part.stop, part.bytes)
-    lies = Archived(part.partition_id, part.start, part.stop, part.bytes, job.location, path, *_place(part))
-    written = pa.Table.from_batches(archives.read([ArchivedPage(job.queue, part.partition, lies)]))
-    pages = run(job.options.target, range_calls.plan([part.partition_id], [part.start], [part.stop], PAGE_BYTES))
-    compared = 0
-    for piece in pages:
-        slices = run(job.options.target, range_calls.read([piece.partition_id], [piece.start], [piece.stop]))
-        kept = pa.Table.from_batches([record_batch(slices, [page])] if slices else [], written.schema)
-        if not written.slice(piece.start - part.start, piece.stop - piece.start).equals(kept):
-            raise _differs(job, path, part, written, kept)
-        compared += kept.num_rows
-    if compared != part.stop - part.start:
-        raise PenstockError(
-            f'offsets {part.start} to {part.stop} of partition "{part.partition}" are no longer in the log, so that '
-            "nobody can say whether they were archived; nothing was recorded. Was the queue purged? Run it again."
+    pages = [
+        ArchivedPage(
+            job.queue,
+            part.partition,
+            Archived(*(part.partition_id, part.start, part.stop, part.bytes), job.location, path, 0, *_place(part)),
         )
+        for part in parts
+    ]
+    written = pa.Table.from_batches(archives.read(pages), ARROW)
+    kept = pa.Table.from_batches(_log(job, Task([_page(job, part) for part in parts])), ARROW)
+    if written.equals(kept):
+        return
+    row = 0
+    for part in parts:
+        mine, theirs = (table.slice(row, part.stop - part.start) for table in (written, kept))
+        columns = [name for name in ARROW.names if not mine[name].equals(theirs[name])]
+        if columns:
+            raise PenstockError(
+                f'{job.location}/{path} differs from the log in {", ".join(columns)} of partition "{part.partition}", '
+                f"offsets {part.start} to {part.stop}; nothing was recorded"
+            )
+        row += part.stop - part.start
+    raise PenstockError(f"{job.location}/{path} holds other messages than the log; nothing was recorded")
 
 
-def _differs(job: Job, path: str, part: Range, written: Any, kept: Any) -> PenstockError:
-    mine = written.slice(kept["offset"][0].as_py() - part.start, kept.num_rows) if kept.num_rows else written
-    columns = [name for name in kept.column_names if not mine[name].equals(kept[name])]
-    return PenstockError(
-        f'{job.location}/{path} differs from the log in {", ".join(columns)} of partition "{part.partition}", offsets '
-        f"{part.start} to {part.stop}; nothing was recorded"
-    )
+def _log(job: Job, task: Task) -> Iterator[Any]:
+    """Read from the log what is archived, or say that somebody has removed it meanwhile."""
+    from penstock.spark.reading import messages
+
+    try:
+        yield from messages(job.options, task)
+    except InvalidInput as error:
+        raise PenstockError(
+            f"the log changed while it was archived, and nothing was recorded; run it again. {error}"
+        ) from None
+
+
+def _page(job: Job, part: Range) -> Page:
+    return Page(part.partition_id, job.queue, part.partition, part.start, part.stop, part.bytes)
 
 
 def _place(part: Range) -> tuple[int, int]:

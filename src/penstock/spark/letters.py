@@ -23,10 +23,10 @@ def stage_letters(target: Target, stage: int, group: str, letters: Sequence[Lett
         return
     wanted = [(Place(queue, partition), number, offset, offset + 1) for queue, partition, number, offset in missing]
     pages = list(chain.from_iterable(archives.find(target, wanted)))
-    copies = []
-    for page, batch in zip(pages, archives.read(pages), strict=True):
-        (row,) = batch.to_pylist()
-        kept = (row[name] for name in ("offset", "value", "key", "headers", "timestamp"))
-        copies.append((page.lies.partition_id, *kept))
+    rows = (row for batch in archives.read(pages) for row in batch.to_pylist())
+    copies = [
+        (page.lies.partition_id, *(row[name] for name in ("offset", "value", "key", "headers", "timestamp")))
+        for page, row in zip(pages, rows, strict=True)
+    ]
     if copies:
         run(target, archive_calls.copy_letters(stage, copies))

@@ -110,7 +110,7 @@ def takes_over(connections: Connections) -> bool:
     run = begin(first)
     with pytest.raises(errors.ObjectInUse):
         begin(second)
-    first.close()
+    assert sql.execute("SELECT pg_terminate_backend(%s, 10000)", (first.info.backend_pid,)).fetchall() == [(True,)]
     taken = second.execute("SELECT run, left_runs, left_locations FROM penstock.begin_archive('q', '/else')").fetchall()
     assert taken[0][1:] == ([run], ["/somewhere"])
     try:

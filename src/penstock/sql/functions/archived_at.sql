@@ -10,7 +10,7 @@
 CREATE OR REPLACE FUNCTION penstock.archived_at(partition_ids bigint[], moment timestamptz)
 RETURNS TABLE (
     partition_id bigint, start_offset bigint, stop_offset bigint, bytes bigint,
-    location text, path text, row_group integer, first_row bigint, begins_there boolean
+    location text, path text, file_id bigint, row_group integer, first_row bigint, begins_there boolean
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -21,7 +21,7 @@ SET enable_mergejoin = off
 SET jit = off
 AS $$
     SELECT
-        a.partition_id, a.start_offset, a.stop_offset, a.bytes, v.location, f.path, a.row_group, a.first_row,
+        a.partition_id, a.start_offset, a.stop_offset, a.bytes, v.location, f.path, f.file_id, a.row_group, a.first_row,
         a.first_time >= moment
     FROM unnest(partition_ids) w (partition_id)
     CROSS JOIN LATERAL penstock.partition_span(w.partition_id) s

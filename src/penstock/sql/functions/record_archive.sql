@@ -62,12 +62,19 @@ BEGIN
     FROM (
         SELECT
             r.partition_id, r.start, r.stop, p.queue_id,
-            lag(r.stop) OVER (PARTITION BY r.partition_id ORDER BY r.start) AS last_stop
-        FROM unnest(partition_ids, starts, stops) r (partition_id, start, stop)
+            lag(r.stop) OVER ascending AS last_stop,
+            -- Readers go through file after file, and want each partition in its order.
+            lag(r.place) OVER ascending > r.place AS lies_before
+        FROM (
+            SELECT r.partition_id, r.start, r.stop, ARRAY[r.file, r.row_group, r.first_row] AS place
+            FROM unnest(partition_ids, starts, stops, files, row_groups, first_rows)
+                r (partition_id, start, stop, file, row_group, first_row)
+        ) r
         LEFT JOIN penstock.partitions p ON p.partition_id = r.partition_id
+        WINDOW ascending AS (PARTITION BY r.partition_id ORDER BY r.start)
     ) r
     CROSS JOIN LATERAL penstock.partition_span(r.partition_id) s
-    WHERE r.queue_id IS DISTINCT FROM archive.queue_id OR r.stop > s.head_offset
+    WHERE r.queue_id IS DISTINCT FROM archive.queue_id OR r.stop > s.head_offset OR r.lies_before
        OR coalesce(
            r.last_stop <> r.start,
            r.start < penstock.archived_to(r.partition_id)
