@@ -16,6 +16,7 @@ from penstock.cli import (
     doctor,
     flows,
     groups,
+    jobs,
     maintenance,
     popping,
     pushing,
@@ -152,7 +153,7 @@ _COMMANDS: dict[str, list[click.Command]] = {
         dead_letters.redrive,
         dead_letters.discard,
     ],
-    "Flows": [flows.run, flows.flows],
+    "Flows": [flows.run, flows.flows, jobs.archive, jobs.archives, jobs.backfill],
     "Care": [
         maintenance.maintain,
         verifying.verify,

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from penstock.engine import flow_calls, group_calls
+from penstock.engine import archive_calls, flow_calls, group_calls
+from penstock.engine.archive_calls import ArchiveInfo
 from penstock.engine.calls import Call
 from penstock.engine.database import AsyncDatabase
 from penstock.engine.flow_calls import ActionInfo, FlowInfo
@@ -151,6 +152,10 @@ class AsyncOperator:
             if progress is not None:
                 progress(total)
         return total
+
+    async def archives(self, queue: str | None = None) -> list[ArchiveInfo]:
+        """List what is archived of a queue, or of all: the runs of `penstock archive`, the oldest first."""
+        return await self._database.run(archive_calls.archives(queue))
 
     async def flows(self) -> list[FlowInfo]:
         """Describe the flows and how they fare."""

@@ -36,6 +36,7 @@ _ADVICE: dict[str, tuple[type[PenstockError], str]] = {
         "Somebody's transaction has held a partition's lock too long (penstock.lock_timeout). Run it again; "
         "`penstock doctor` names the long transactions.",
     ),
+    "55006": (Retryable, ""),
     "57014": (TimedOut, "It was cancelled; raise PENSTOCK_TIMEOUT if it needs longer."),
     "25006": (SetupError, "This server is read-only: connect to the primary."),
     "42501": (SetupError, "Ask for a role: `penstock grant producer|consumer|admin USER`."),

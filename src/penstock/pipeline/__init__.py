@@ -13,9 +13,21 @@
 
 `penstock run flows.py` runs them. To read further: `flow` is what is written down, `checking` what is refused before
 anything starts, `frames` how it becomes a query, `running` one query that is kept alive, `supervisor` all of them,
-`poison` how a message is found at which a step fails. Spark is imported when a flow is run, and not before.
+`poison` how a message is found at which a step fails. `archiving` and `backfilling` are jobs that run once. Spark is
+imported when something is run, and not before.
 """
 
+from penstock.pipeline.archiving import ArchiveResult, archive
+from penstock.pipeline.backfilling import BackfillResult, backfill
 from penstock.pipeline.flow import DATA_SINK, DATA_SOURCE, TRANSFORM, Flow
 
-__all__ = ["DATA_SINK", "DATA_SOURCE", "TRANSFORM", "Flow"]
+__all__ = [
+    "DATA_SINK",
+    "DATA_SOURCE",
+    "TRANSFORM",
+    "ArchiveResult",
+    "BackfillResult",
+    "Flow",
+    "archive",
+    "backfill",
+]

@@ -6,10 +6,11 @@ how often: with the epoch it becomes one dead letter.
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.engine import flow_calls, stage_calls
+from penstock.engine import stage_calls
 from penstock.engine.flow_calls import Letter
 from penstock.spark.connections import run
 from penstock.spark.jobs import Job
+from penstock.spark.letters import stage_letters
 from penstock.spark.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Aside:
     def __init__(self, options: ReadOptions, job: Job | None, task: "Task") -> None:
         self._options = options
         self._job = job
-        names = {page.partition_id: (page.queue, page.partition) for page in task.pages}
+        names = {page.partition_id: (page.queue, page.partition) for page in task.ranges}
         self._poison = {(*names[one.partition_id], one.offset): one for one in task.poison}
         self._letters: list[Letter] = []
         self._stage: int | None = None
@@ -71,5 +72,5 @@ class Aside:
             return
         if self._stage is None:
             self._stage = run(self._options.target, stage_calls.begin(job.writer, job.run, job.epoch))
-        run(self._options.target, flow_calls.stage_letters(self._stage, group, self._letters, of_source=True))
+        stage_letters(self._options.target, self._stage, group, self._letters, of_source=True)
         self._letters = []

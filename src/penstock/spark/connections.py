@@ -36,6 +36,12 @@ def run(target: Target, call: Call[T], patience: float = PATIENCE) -> T:
             time.sleep(pause)
 
 
+def close() -> None:
+    """Close the connections of this process; another call opens them again."""
+    while _open:
+        _open.popitem()[1].close()
+
+
 def _database(target: Target) -> Database:
     # The process id: a forked child must not use the sockets of its parent.
     key = os.getpid(), target

@@ -29,10 +29,11 @@ READ_OPTIONS = (
     "minPartitions",
     "failOnDataLoss",
     "groupId",
+    "archive",
     "valueSchema",
     "messageColumn",
 )
-WRITE_OPTIONS = ("url", "queue", "groupId")
+WRITE_OPTIONS = ("url", "queue", "groupId", "batchName")
 # What Spark itself puts among the options of a stream.
 _SPARKS_OWN = {"checkpointlocation", "queryname", "path"}
 
@@ -68,17 +69,22 @@ class ReadOptions:
     min_partitions: int
     fail_on_data_loss: bool
     group: str | None
+    archive: bool = True
     value_schema: dict[str, Any] | None = None
     message_column: str = "_message"
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where to write; without a queue, each row names its own. With a group, an epoch has its progress in it too."""
+    """Where to write; without a queue, each row names its own. With a group, an epoch has its progress in it too.
+
+    A batch that has a name is written once, however often it is run.
+    """
 
     target: Target
     queue: str | None
     group: str | None = None
+    name: str | None = None
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -123,6 +129,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         min_partitions=_take(known, "minPartitions", _count, 1),
         fail_on_data_loss=_take(known, "failOnDataLoss", _flag, True),
         group=_take(known, "groupId", _name, None),
+        archive=_take(known, "archive", _flag, True),
         value_schema=_take(known, "valueSchema", _value_schema, None),
         message_column=_take(known, "messageColumn", _name, "_message"),
     )
@@ -131,7 +138,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Check the options of a writer."""
     known = _known(given, WRITE_OPTIONS)
-    return WriteOptions(_target(known), _take(known, "queue", _name, None), _take(known, "groupId", _name, None))
+    queue, group, name = (_take(known, option, _name, None) for option in ("queue", "groupId", "batchName"))
+    return WriteOptions(_target(known), queue, group, name)
 
 
 def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -5,17 +5,23 @@ A task costs some 30 ms to start. So many small partitions share one, and a hot 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import ceil
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from penstock.engine import flow_calls, range_calls
+from penstock.engine.calls import Place
 from penstock.engine.flow_calls import Poison
 from penstock.engine.range_calls import PlannedPage
+from penstock.spark import archives
+from penstock.spark.archives import ArchivedPage
 from penstock.spark.connections import run
 from penstock.spark.options import ReadOptions
 from penstock.spark.positions import Numbers, Watch
+
+Ranges = list[tuple[int, int, int]]
 
 PAGE_BYTES = 8 << 20
 TASK_BYTES = 32 << 20
@@ -39,6 +45,10 @@ class Page(NamedTuple):
         return partition_id == self.partition_id and self.start <= offset < self.stop
 
 
+def _as_page(page: ArchivedPage) -> Page:
+    return Page(page.lies.partition_id, page.queue, page.partition, page.lies.start, page.lies.stop, page.lies.bytes)
+
+
 @dataclass
 class Task(InputPartition):
     """What one Spark task reads. `snapshot` is set for streams: the first task says which one its epoch reads.
@@ -50,6 +60,17 @@ class Task(InputPartition):
     snapshot: int | None = None
     first: bool = False
     poison: list[Poison] = field(default_factory=list)
+    archived: list[ArchivedPage] = field(default_factory=list)
+
+    @property
+    def ranges(self) -> list[Page]:
+        """All that it reads, wherever that lies."""
+        return [*map(_as_page, self.archived), *self.pages]
+
+    @property
+    def messages(self) -> int:
+        """How many messages it reads."""
+        return sum(page.stop - page.start for page in self.ranges)
 
     def __repr__(self) -> str:
         return f"Task({len(self.pages)} ranges, {sum(page.bytes for page in self.pages)} bytes)"
@@ -68,13 +89,43 @@ def plan(options: ReadOptions, watch: Watch, ids: Numbers, starts: Numbers, stop
         Task([Page(page.partition_id, *places[page.partition_id], page.start, page.stop, page.bytes) for page in task])
         for task in deal(pages, options.min_partitions)
     ]
+    if options.archive:
+        tasks = plan_archived(options, places, _before(pages, ids, starts, stops)) + tasks
     if options.group is not None:
         poison = run(
             options.target, flow_calls.find_poison(options.group, ids.tolist(), starts.tolist(), stops.tolist())
         )
         for task in tasks if poison else ():
-            task.poison = [one for one in poison if any(page.has(one.partition_id, one.offset) for page in task.pages)]
+            task.poison = [one for one in poison if any(page.has(one.partition_id, one.offset) for page in task.ranges)]
     return tasks
+
+
+def plan_archived(options: ReadOptions, places: dict[int, Place], ranges: Ranges) -> list[Task]:
+    """Deal out what lies before the log, as far as it is archived."""
+    wanted = [(places[number], number, start, stop) for number, start, stop in ranges if number in places]
+    # In the order of the files, so that each row group is read once; the offsets of a partition ascend in it, too.
+    pages = sorted(chain.from_iterable(archives.find(options.target, wanted)), key=lambda page: page.lies[6:])
+    tasks: list[Task] = []
+    size = TASK_BYTES
+    for page in pages:
+        if size + page.lies.bytes // 2 >= TASK_BYTES:
+            tasks.append(Task([]))
+            size = 0
+        tasks[-1].archived.append(page)
+        size += page.lies.bytes + _RANGE_WEIGHT
+    return tasks
+
+
+def _before(pages: Sequence[PlannedPage], ids: Numbers, starts: Numbers, stops: Numbers) -> Ranges:
+    """Return the parts of ranges that the log, which was looked at once for all of them, does not have any more."""
+    begins: dict[int, int] = {}
+    for page in pages:
+        begins.setdefault(page.partition_id, page.start)
+    return [
+        (number, start, begins.get(number, stop))
+        for number, start, stop in zip(ids.tolist(), starts.tolist(), stops.tolist(), strict=True)
+        if start < begins.get(number, stop)
+    ]
 
 
 def deal(pages: Sequence[PlannedPage], at_least: int) -> list[list[PlannedPage]]:

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.engine import flow_calls, range_calls
+from penstock.engine import archive_calls, flow_calls, range_calls
 from penstock.engine.calls import Place
 from penstock.engine.range_calls import Where
 from penstock.errors import InvalidInput, NotFound
+from penstock.spark import archives
 from penstock.spark.connections import run
 from penstock.spark.options import COMMITTED, EARLIEST, LATEST, Offsets, ReadOptions
 
@@ -73,6 +75,8 @@ class Watch:
         ids = numbers(seen.ids)
         order = np.argsort(ids)
         spans = Spans(ids[order], numbers(seen.floors)[order], numbers(seen.heads)[order])
+        if floors and options.archive and len(ids):
+            spans = Spans(spans.ids, self._with_archive(spans.ids, spans.floors), spans.heads)
         if options.assigned is None:
             return spans
         if self._assigned is None:
@@ -87,11 +91,20 @@ class Watch:
             self.standing(numbers(unknown))
         return self._places
 
-    def standing(self, ids: Numbers) -> dict[int, Where]:
-        """Look where some partitions stand, by name."""
+    def standing(self, ids: Numbers, *, archived: bool = False) -> dict[int, Where]:
+        """Look where some partitions stand, by name; their floors may be those of the archive."""
         found = run(self._options.target, range_calls.places(ids.tolist()))
         self._places.update({number: Place(where.queue, where.partition) for number, where in found.items()})
+        if archived and found and self._options.archive:
+            floors = self._with_archive(numbers(list(found)), numbers([where.floor for where in found.values()]))
+            pairs = zip(found.items(), floors.tolist(), strict=True)
+            found = {number: where._replace(floor=floor) for (number, where), floor in pairs}
         return found
+
+    def _with_archive(self, ids: Numbers, floors: Numbers) -> Numbers:
+        """Lower floors to where the archive begins, where that reaches the log."""
+        lowered: list[int] = run(self._options.target, archive_calls.floors(ids.tolist(), floors.tolist()))
+        return numbers(lowered)
 
     def _assign(self, wanted: dict[str, list[str]], ids: Numbers) -> Numbers:
         by_place = {place: number for number, place in self.places(ids).items()}
@@ -107,7 +120,7 @@ class Watch:
         """Return the offset that each partition is read from; spans have floors."""
         moment = self._options.starting_time
         if moment is not None:
-            return self.at(spans.ids, moment)
+            return np.maximum(self.at(spans.ids, moment), spans.floors)
         return self._offsets(self._options.starting, spans, "startingOffsets")
 
     def ending(self, spans: Spans) -> Numbers:
@@ -119,9 +132,18 @@ class Watch:
         found = run(self._options.target, flow_calls.positions(queues, self._options.group or ""))
         return np.maximum(Positions.of(*found).get(spans.ids, spans.floors), spans.floors)
 
-    def at(self, ids: Numbers, moment: object) -> Numbers:
+    def at(self, ids: Numbers, moment: datetime) -> Numbers:
         """Find where a moment lies in each partition."""
-        return numbers(run(self._options.target, range_calls.offsets_at(ids.tolist(), moment)))  # type: ignore[arg-type]
+        in_log: list[int] = run(self._options.target, range_calls.offsets_at(ids.tolist(), moment))
+        found = numbers(in_log)
+        if not self._options.archive or not len(ids):
+            return found
+        # The log's answer is right, unless the moment lies before the log: then the archive has an earlier one.
+        earlier = {
+            page.partition_id: page.start if is_first else archives.offset_at(page, moment)
+            for page, is_first in run(self._options.target, archive_calls.at(ids.tolist(), moment))
+        }
+        return np.minimum(found, [earlier.get(number, offset) for number, offset in zip(ids, found, strict=True)])
 
     def _offsets(self, wanted: int | Offsets, spans: Spans, option: str) -> Numbers:
         if wanted == COMMITTED:

@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.engine import range_calls
 from penstock.engine.calls import Place
+from penstock.spark import archives
 from penstock.spark.aside import Aside
 from penstock.spark.connections import run
 from penstock.spark.filters import Narrowing
@@ -31,7 +32,10 @@ class BatchReader(DataSourceReader):
         watch = Watch(self.options)
         spans = watch.look(floors=True)
         starts, stops = self._narrowed(watch, spans, watch.starting(spans), watch.ending(spans))
-        tasks: list[InputPartition] = list(plan(self.options, watch, spans.ids, starts, stops))
+        planned = plan(self.options, watch, spans.ids, starts, stops)
+        if self.options.fail_on_data_loss:
+            _require_all(watch, planned, spans.ids, starts, stops)
+        tasks: list[InputPartition] = list(planned)
         # An empty list would make Spark start a task that reads "everything".
         return tasks or [Task([])]
 
@@ -74,7 +78,7 @@ def read_task(options: ReadOptions, task: Task, aside: Aside) -> Iterator[Any]:
 
     What cannot be parsed, or is known to fail, is put aside.
     """
-    batches = _messages(options, task)
+    batches = messages(options, task)
     if task.poison:
         batches = map(aside.without_poison, batches)
     if options.value_schema is None:
@@ -84,10 +88,12 @@ def read_task(options: ReadOptions, task: Task, aside: Aside) -> Iterator[Any]:
     return parsed(batches, Parser(options.value_schema, options.message_column), aside.malformed)
 
 
-def _messages(options: ReadOptions, task: Task) -> Iterator[Any]:
+def messages(options: ReadOptions, task: Task) -> Iterator[Any]:
+    """Yield a task's messages as they are, what is archived of them first: it is older."""
     # Here, because the driver plans without it.
     from penstock.spark.columns import record_batch
 
+    yield from archives.read(task.archived)
     for pages in _groups(task.pages):
         slices = run(
             options.target,
@@ -95,12 +101,22 @@ def _messages(options: ReadOptions, task: Task) -> Iterator[Any]:
                 [page.partition_id for page in pages], [page.start for page in pages], [page.stop for page in pages]
             ),
         )
-        if options.fail_on_data_loss and sum(part.count for _, part in slices) < sum(
-            page.stop - page.start for page in pages
-        ):
-            raise _what_is_lost(pages, slices)
+        if sum(part.count for _, part in slices) < sum(page.stop - page.start for page in pages):
+            yield from _dropped(options, pages, slices)
         if slices:
             yield record_batch(slices, pages)
+
+
+def _require_all(watch: Watch, tasks: list[Task], ids: Numbers, starts: Numbers, stops: Numbers) -> None:
+    """Refuse a plan that lacks something, because it was dropped between looking and planning."""
+    if sum(task.messages for task in tasks) == int(np.maximum(stops - starts, 0).sum()):
+        return
+    begins: dict[int, int] = {}
+    for page in (page for task in tasks for page in task.ranges):
+        begins[page.partition_id] = min(page.start, begins.get(page.partition_id, page.start))
+    for number, start, stop in zip(ids.tolist(), starts.tolist(), stops.tolist(), strict=True):
+        if start < stop and begins.get(number, stop) > start:
+            raise data_lost(watch.places(ids).get(number), start, begins.get(number, stop), stop)
 
 
 def _groups(pages: list[Page]) -> Iterator[list[Page]]:
@@ -116,11 +132,17 @@ def _groups(pages: list[Page]) -> Iterator[list[Page]]:
         yield group
 
 
-def _what_is_lost(pages: list[Page], slices: list[tuple[int, Any]]) -> Exception:
+def _dropped(options: ReadOptions, pages: list[Page], slices: list[tuple[int, Any]]) -> Iterator[Any]:
+    """Read from the archive what was dropped from the log since the plan; retention drops from the beginning."""
     found = [0] * len(pages)
     for index, part in slices:
         found[index] += part.count
-    page, count = next(
-        (page, count) for page, count in zip(pages, found, strict=True) if count < page.stop - page.start
-    )
-    return data_lost(Place(page.queue, page.partition), page.start, page.stop - count, page.stop)
+    short = [
+        (page, page.stop - count) for page, count in zip(pages, found, strict=True) if count < page.stop - page.start
+    ]
+    wanted = [(Place(page.queue, page.partition), page.partition_id, page.start, floor) for page, floor in short]
+    kept = archives.find(options.target, wanted) if options.archive else [[] for _ in wanted]
+    for (page, floor), archived in zip(short, kept, strict=True):
+        if not archived and options.fail_on_data_loss:
+            raise data_lost(Place(page.queue, page.partition), page.start, floor, page.stop)
+        yield from archives.read(archived)

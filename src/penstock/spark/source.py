@@ -58,7 +58,10 @@ class PlainSource(DataSource):
         """Return what writes a stream."""
         from penstock.spark.writing import StreamWriter
 
-        return StreamWriter(self._write_options(schema))
+        options = self._write_options(schema)
+        if options.name is not None:
+            raise InvalidInput("batchName is for batches: a stream has its checkpoint")
+        return StreamWriter(options)
 
     def _write_options(self, schema: StructType) -> WriteOptions:
         options = write_options(self.options)

@@ -109,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         ids, starts, stops = self._between(start["snapshot"], _name(end))
         tasks = plan(self.options, self._watch, ids, starts, stops)
-        if sum(page.stop - page.start for task in tasks for page in task.pages) < int((stops - starts).sum()):
+        if sum(task.messages for task in tasks) < int((stops - starts).sum()):
             tasks = plan(self.options, self._watch, ids, *self._present(ids, starts, stops))
         for index, task in enumerate(tasks):
             task.snapshot, task.first = end["snapshot"], index == 0
@@ -215,7 +215,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _present(self, ids: Numbers, starts: Numbers, stops: Numbers) -> tuple[Numbers, Numbers]:
         """Leave out what retention has dropped, or refuse to."""
-        found = self._watch.standing(ids)
+        found = self._watch.standing(ids, archived=True)
         for index, number in enumerate(ids.tolist()):
             where = found.get(number)
             low, high = (where.floor, where.head) if where else (0, 0)

@@ -21,6 +21,7 @@ from penstock.engine.stage_calls import Limits
 from penstock.errors import PenstockError
 from penstock.spark.connections import run
 from penstock.spark.jobs import Job, current_job
+from penstock.spark.letters import stage_letters
 from penstock.spark.options import Target, WriteOptions
 from penstock.spark.schema import DEAD
 
@@ -48,8 +49,8 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
         # Made where the query is planned, and the same for all of its tasks and for the commit.
-        name = f"batch-{uuid4()}"
-        self.job = Job(name, name, 0)
+        run = f"batch-{uuid4()}"
+        self.job = Job(run if options.name is None else batch_writer(options.name), run, 0)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage the rows of one task."""
@@ -88,6 +89,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give up what this run has staged for the epoch."""
         give_up(self.options.target, messages)
+
+
+def batch_writer(name: str) -> str:
+    """Return what a batch of a name is called in the ledger."""
+    return f"batch-{name}"
 
 
 def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
@@ -147,7 +153,7 @@ class _Sender:
     def send_letters(self, group: str, letters: list[Letter]) -> None:
         """Say which messages become dead letters; there are few, and it waits."""
         self._wait()
-        run(self._target, flow_calls.stage_letters(self._begun(), group, letters, of_source=False))
+        stage_letters(self._target, self._begun(), group, letters, of_source=False)
 
     def _begun(self) -> int:
         if self.stage is None:

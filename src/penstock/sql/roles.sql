@@ -18,7 +18,7 @@ GRANT EXECUTE ON FUNCTION
     penstock.push, penstock.push_json, penstock.push_segment, penstock.push_segments, penstock.push_with_options,
     penstock.list_scheduled, penstock.cancel,
     penstock.begin_stage, penstock.stage_segments, penstock.publish_stages, penstock.abort_stages,
-    penstock.queue_limits, penstock.queue_spread, penstock.message_id, penstock.message_address, penstock.settings
+    penstock.queue_limits, penstock.published_batch, penstock.queue_spread, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_producer;
 
 -- Consumers read and consume, and see what there is.
@@ -32,8 +32,9 @@ GRANT EXECUTE ON FUNCTION
     penstock.read, penstock.read_segments, penstock.get, penstock.get_segment,
     penstock.source_heads, penstock.source_places, penstock.offsets_at, penstock.plan_ranges, penstock.read_ranges,
     penstock.spend_bytes, penstock.save_snapshot, penstock.snapshot_chain, penstock.published_child, penstock.note_epoch,
+    penstock.archived_floors, penstock.plan_archived, penstock.archived_at, penstock.list_archives,
     penstock.ensure_reader, penstock.advance_reader, penstock.reader_positions,
-    penstock.stage_dead_letters, penstock.publish_epoch, penstock.find_poison, penstock.list_flows, penstock.list_actions,
+    penstock.stage_dead_letters, penstock.archived_letters, penstock.copy_letters, penstock.publish_epoch, penstock.find_poison, penstock.list_flows, penstock.list_actions,
     penstock.paused_flows, penstock.epoch_ranges,
     penstock.list_queues, penstock.list_partitions, penstock.list_scheduled, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_consumer;
@@ -61,5 +62,6 @@ GRANT EXECUTE ON FUNCTION
     penstock.configure_group, penstock.delete_group, penstock.seek_partitions,
     penstock.register_flow, penstock.reset_flow, penstock.tell_flow, penstock.pause_flow, penstock.forget_flow,
     penstock.add_poison,
+    penstock.archive_ranges, penstock.begin_archive, penstock.record_archive, penstock.forget_archive, penstock.drop_archived,
     penstock.discard, penstock.redrive, penstock.verify, penstock.resync
 TO penstock_admin;

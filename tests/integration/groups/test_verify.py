@@ -48,6 +48,14 @@ REMEMBER = (
     "INSERT INTO penstock.dedupe_ids (partition_id, dedupe_id, queue_id, seen_at, message_offset, scheduled_id)"
     " SELECT {}, 'id', queue_id, clock_timestamp(), {}, {} FROM penstock.partitions WHERE name = 'idle'"
 )
+ARCHIVE = (
+    "WITH a AS (INSERT INTO penstock.archive_files (file_id, archive_id, path, bytes, checksum) OVERRIDING SYSTEM VALUE"
+    " VALUES (1, 1, 'a', 1, '') ON CONFLICT DO NOTHING)"
+    " INSERT INTO penstock.archived (partition_id, start_offset, stop_offset, unbroken_from, file_id, row_group,"
+    " first_row, bytes, first_time, last_time)"
+    " SELECT {}, {}, {}, 0, {}, 0, 0, 1, clock_timestamp(), clock_timestamp()"
+    " FROM penstock.partitions WHERE name = 'idle'"
+)
 # What is done to the tables, and what must be found. Some damage is seen from two sides.
 DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
     (
@@ -179,6 +187,14 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
             f" SELECT group_id, {NOBODY}, 0, 1, 1, clock_timestamp() FROM penstock.claims WHERE {HELD}"
         ],
         {"ranges_out_of_order"},
+    ),
+    ("what is archived is of no partition", [ARCHIVE.format(NOBODY, 0, 1, 1)], {"archives_of_wrong_shape"}),
+    ("what is archived is past the head", [ARCHIVE.format("partition_id", 30, 31, 1)], {"archives_of_wrong_shape"}),
+    ("what is archived is in no file", [ARCHIVE.format("partition_id", 0, 1, 2)], {"archives_of_wrong_shape"}),
+    (
+        "what is archived overlaps",
+        [ARCHIVE.format("partition_id", 0, 2, 1), ARCHIVE.format("partition_id", 1, 3, 1)],
+        {"archives_of_wrong_shape"},
     ),
     ("what is scheduled is of no partition", [SCHEDULE.format(NOBODY)], {"orphan_schedules"}),
     ("a dedupe id is of no partition", [REMEMBER.format(NOBODY, "0", "NULL")], {"orphan_dedupe_ids"}),

@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import DoubleType
 
+from penstock import Message
 from penstock.errors import InvalidInput
-from penstock.pipeline import Flow, frames
+from penstock.pipeline import Flow, archive, frames
 from penstock.pipeline.frames import Connection
 from penstock.pipeline.testing import Dead, run_flow, run_steps
 from spark.test_streaming import until
@@ -31,6 +32,25 @@ def clean(name: str = "clean") -> Flow:
     flow.route("large", when="amount > 100", partition="customer")
     flow.to("out", partition="customer")
     return flow
+
+
+def test_dead_letters_of_archived_messages_have_their_copies(plant: Plant) -> None:
+    plant.client.push(
+        "in", [Message(b"{", key="k", headers={"h": "1"}), {"id": 1, "customer": "c", "amount": -1.0}], partition="p"
+    )
+    sent = list(plant.client.scan("in", "p"))
+    archive("in", str(plant.folder / "archive"), drop=True, url=plant.dsn, spark=plant.spark)
+    plant.client.push("in", [b"["], partition="p")
+    assert plant.client.partitions("in")[0].floor == 2
+    assert plant.drain(clean()), plant.said
+    assert plant.letters() == {"clean: amount is positive": 1, "clean: malformed": 2}
+    letters = sorted(plant.client.dead_letters("in"), key=lambda letter: letter.offset)
+    assert [(one.offset, one.value, one.key, one.headers) for one in letters] == [
+        (0, b"{", "k", {"h": "1"}),
+        (1, sent[1].value, None, None),
+        (2, b"[", None, None),
+    ]
+    assert [one.timestamp for one in letters[:2]] == [message.timestamp for message in sent]
 
 
 def test_routes_dead_letters_and_progress_of_an_epoch_are_one_transaction(plant: Plant) -> None:

@@ -1,7 +1,7 @@
 -- penstock.bury_staged(letters)
 --
--- Makes dead letters of messages, each with a copy of the message. One that retention has dropped meanwhile leaves
--- none.
+-- Makes dead letters of messages, each with a copy of the message: from the log, or, of an archived one, the copy that
+-- lies with it. One that retention has dropped meanwhile, and nobody archived, leaves none.
 --
 -- Parameters: letters - rows of staged_dead_letters; of the same message, the first counts.
 -- Returns: how many dead letters were made.
@@ -16,8 +16,8 @@ AS $$
             reason, attempts, first_error, last_error, consumer
         )
         SELECT
-            p.queue_id, l.group_id, l.partition_id, l.message_offset, m.message_time, m.payload, m.message_key,
-            m.message_headers, l.reason, 1, l.error, l.error, g.name
+            p.queue_id, l.group_id, l.partition_id, l.message_offset, coalesce(l.created_at, m.message_time),
+            coalesce(l.payload, m.payload), coalesce(l.key, m.message_key), coalesce(l.headers, m.message_headers), l.reason, 1, l.error, l.error, g.name
         FROM (
             SELECT DISTINCT ON (u.partition_id, u.message_offset) u.*
             FROM unnest(letters) u
@@ -27,11 +27,15 @@ AS $$
             SELECT p.queue_id FROM penstock.partitions p WHERE p.partition_id = l.partition_id LIMIT 1
         ) p
         JOIN penstock.consumer_groups g ON g.group_id = l.group_id
-        CROSS JOIN LATERAL penstock.segment_slices(l.partition_id, l.message_offset, l.message_offset + 1) s
-        CROSS JOIN LATERAL penstock.unpack(
-            l.partition_id, s.base_offset, s.count, s.created_at, s.run_skip, s.run_counts, s.run_times,
-            s.body_start, s.body, s.ends, s.key_start, s.keys, s.key_ends, s.header_start, s.headers, s.header_ends
-        ) m
+        LEFT JOIN LATERAL (
+            SELECT m.*
+            FROM penstock.segment_slices(l.partition_id, l.message_offset, l.message_offset + 1) s
+            CROSS JOIN LATERAL penstock.unpack(
+                l.partition_id, s.base_offset, s.count, s.created_at, s.run_skip, s.run_counts, s.run_times,
+                s.body_start, s.body, s.ends, s.key_start, s.keys, s.key_ends, s.header_start, s.headers, s.header_ends
+            ) m
+        ) m ON true
+        WHERE coalesce(l.payload, m.payload) IS NOT NULL
         ORDER BY l.partition_id, l.message_offset
         RETURNING 1
     )

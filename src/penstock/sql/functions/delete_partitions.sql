@@ -5,8 +5,8 @@
 --
 -- Parameters: targets - partition ids.
 -- Returns: how many messages went with them.
--- Calls: partition_span, forget_pushes, delete_positions. Tables: partitions (lock, delete), segments, trimmed, doorbells
--- (delete), consumer_groups (read).
+-- Calls: partition_span, forget_pushes, delete_positions. Tables: partitions (lock, delete), segments, trimmed,
+-- doorbells, archived (delete), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.delete_partitions(targets bigint[])
 RETURNS bigint
 LANGUAGE plpgsql
@@ -21,6 +21,8 @@ BEGIN
     DELETE FROM penstock.segments s WHERE s.partition_id = ANY (targets);
     DELETE FROM penstock.trimmed t WHERE t.partition_id = ANY (targets);
     DELETE FROM penstock.doorbells d WHERE d.partition_id = ANY (targets);
+    -- The files stay where they are; they are somebody's copy.
+    DELETE FROM penstock.archived a WHERE a.partition_id = ANY (targets);
     PERFORM penstock.forget_pushes(targets);
     PERFORM penstock.delete_positions(
         ARRAY(

@@ -5,7 +5,8 @@
 --
 -- Parameters: queue_name.
 -- Returns: how many messages went with it; raises undefined_object when there is no such queue.
--- Calls: find_queue, use_lock_timeout, lock_queue, delete_partitions. Tables: queues, consumer_groups, dead_letters (delete).
+-- Calls: find_queue, use_lock_timeout, lock_queue, delete_partitions. Tables: queues, consumer_groups, dead_letters,
+-- archives, archive_files (delete).
 CREATE OR REPLACE FUNCTION penstock.delete_queue(queue_name text)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -27,6 +28,10 @@ BEGIN
         ARRAY(SELECT p.partition_id FROM penstock.partitions p WHERE p.queue_id = queue)
     );
     DELETE FROM penstock.dead_letters d WHERE d.queue_id = queue;
+    DELETE FROM penstock.archive_files f
+    USING penstock.archives a
+    WHERE a.archive_id = f.archive_id AND a.queue_id = queue;
+    DELETE FROM penstock.archives a WHERE a.queue_id = queue;
     DELETE FROM penstock.consumer_groups g WHERE g.queue_id = queue;
     DELETE FROM penstock.queues q WHERE q.queue_id = queue;
     RETURN messages;

@@ -2,11 +2,12 @@
 --
 -- Drops what a queue's retention says: whole segments older than retention_time, and the oldest ones of a
 -- partition that holds more than retention_bytes. What a group has still to read stays, unless the queue's
--- retention_rule is drop_and_count: then the group goes on at the floor and counts what it missed. At most max_segments a call, so that no transaction is long.
+-- retention_rule is drop_and_count: then the group goes on at the floor and counts what it missed. So does what waits
+-- for the archive. At most max_segments a call, so that no transaction is long.
 --
 -- Parameters: settings - the queue's; max_segments - how many at most.
 -- Returns: how many segments and messages were dropped.
--- Calls: consumed_to, drop_below. Tables: segments (read).
+-- Calls: consumed_to, archive_bound, drop_below. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.retain_partition(
     partition_id bigint, settings jsonb, max_segments integer,
     OUT dropped_segments bigint, OUT dropped_messages bigint
@@ -39,7 +40,8 @@ BEGIN
         -- least() passes over nulls: where nothing is to be dropped, all that was consumed would be.
         cutoff := least(coalesce(cutoff, 0), penstock.consumed_to(partition_id));
     END IF;
+    cutoff := least(coalesce(cutoff, 0), penstock.archive_bound(partition_id, settings));
     SELECT d.dropped_segments, d.dropped_messages INTO dropped_segments, dropped_messages
-    FROM penstock.drop_below(partition_id, coalesce(cutoff, 0), max_segments) d;
+    FROM penstock.drop_below(partition_id, cutoff, max_segments) d;
 END
 $$;

@@ -38,6 +38,8 @@ AS $$
      'the oldest messages of a partition that holds more than this are dropped; null means no limit'),
     ('retention_rule', 'choice', '"keep_until_consumed"', NULL, NULL, '{keep_until_consumed,drop_and_count}',
      'whether retention waits for the slowest group, or drops and counts what that group missed'),
+    ('keep_until_archived', 'choice', '"auto"', NULL, NULL, '{auto,on,off}',
+     'whether retention waits for `penstock archive`; auto: once an archive of the queue was begun'),
     ('max_message_bytes', 'count', '1048576', 1, 268435456, NULL,
      'the largest value a message may have'),
     ('compression', 'choice', '"auto"', NULL, NULL, '{auto,on,off}',

@@ -5,7 +5,7 @@
 --
 -- Parameters: parallel arrays, an entry per range; max_bytes - for each of them.
 -- Returns: a row per range, in the order given: where to stop, and about how many bytes that is.
--- Calls: nothing. Tables: segments (read).
+-- Calls: partition_span. Tables: segments, archived (read).
 CREATE OR REPLACE FUNCTION penstock.spend_bytes(
     partition_ids bigint[], starts bigint[], stops bigint[], max_bytes bigint
 )
@@ -26,7 +26,21 @@ BEGIN
         stop_offset := stops[i];
         bytes := 0;
         FOR segment IN
-            SELECT s.base_offset, s.count, s.bytes FROM penstock.segments s
+            -- Where the log begins later than the range, the archive comes before it.
+            SELECT a.base_offset, a.count, a.bytes
+            FROM penstock.partition_span(partition_ids[i]) p
+            CROSS JOIN LATERAL (
+                SELECT
+                    a.start_offset AS base_offset, least(a.stop_offset, p.floor_offset) - a.start_offset AS count,
+                    a.bytes * (least(a.stop_offset, p.floor_offset) - a.start_offset)
+                        / (a.stop_offset - a.start_offset) AS bytes
+                FROM penstock.archived a
+                WHERE a.partition_id = partition_ids[i] AND starts[i] < p.floor_offset
+                  AND a.start_offset < least(stops[i], p.floor_offset) AND a.stop_offset > starts[i]
+                ORDER BY a.start_offset
+            ) a
+            UNION ALL
+            (SELECT s.base_offset, s.count, s.bytes FROM penstock.segments s
             WHERE s.partition_id = partition_ids[i]
               AND s.base_offset >= coalesce((
                   SELECT f.base_offset FROM penstock.segments f
@@ -35,7 +49,7 @@ BEGIN
                   LIMIT 1
               ), 0)
               AND s.base_offset < stops[i] AND s.base_offset + s.count > starts[i]
-            ORDER BY s.base_offset
+            ORDER BY s.base_offset)
         LOOP
             first := greatest(segment.base_offset, starts[i]);
             average := segment.bytes::float8 / segment.count;

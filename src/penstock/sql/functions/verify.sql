@@ -108,6 +108,15 @@ AS $$
     LEFT JOIN newest n ON n.group_id = w.group_id AND n.partition_id = w.partition_id
     WHERE w.next_lo < w.hi OR w.hi > coalesce(n.claimed_to, 0)
     UNION ALL
+    SELECT 'archives_of_wrong_shape', count(*), 'archived ranges that overlap, or of no partition, file or message'
+    FROM (
+        SELECT a.*, lead(a.start_offset) OVER (PARTITION BY a.partition_id ORDER BY a.start_offset) AS next_start
+        FROM penstock.archived a
+    ) a
+    LEFT JOIN spans s ON s.partition_id = a.partition_id
+    LEFT JOIN penstock.archive_files f ON f.file_id = a.file_id
+    WHERE s.partition_id IS NULL OR f.file_id IS NULL OR a.stop_offset > s.head_offset OR a.next_start < a.stop_offset
+    UNION ALL
     SELECT 'orphan_schedules', count(*), 'scheduled messages of no partition' FROM penstock.scheduled s
     WHERE NOT EXISTS (
         SELECT 1 FROM penstock.partitions p WHERE p.partition_id = s.partition_id AND p.queue_id = s.queue_id
