@@ -28,7 +28,7 @@ class Plant:
 
     def supervisor(self, flows: Sequence[Flow], **options: Any) -> Supervisor:
         settings = resolve({"url": self.dsn, "home": self.folder})
-        return Supervisor(flows, settings, echo=self.said.append, **options)
+        return Supervisor(flows, settings, echo=self.said.append, backoff=0.1, **options)
 
     def drain(self, *flows: Flow, **options: Any) -> bool:
         """Run flows until they have read what is there; returns whether none failed."""

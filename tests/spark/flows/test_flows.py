@@ -63,7 +63,7 @@ def test_routes_dead_letters_and_progress_of_an_epoch_are_one_transaction(plant:
 def test_the_source_is_read_once_whatever_the_number_of_routes(plant: Plant) -> None:
     plant.client.push("in", orders(0, 5), partition="p")
     flow = clean().route("odd", when="id % 2 = 1").route("even", when="id % 2 = 0")
-    sources = frames.streams(plant.spark, flow, Connection(plant.dsn), starting="committed")
+    sources = frames.streams(plant.spark, flow, Connection(plant.dsn))
     rows = frames.sink_rows(flow, frames.transform(flow, sources), {})
     query = rows.writeStream.format("noop").option("checkpointLocation", str(plant.folder / "c"))
     running = query.trigger(availableNow=True).start()
