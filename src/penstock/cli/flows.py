@@ -17,6 +17,7 @@ _COLUMNS = (
     *("name", "flow_type", "state", "lag", "warm", "cold", "rows_per_second"),
     *("epoch", "epoch_at", "dead_letters", "error"),
 )
+_ACTION_COLUMNS = ("flow", "flow_type", "action", "action_class", "plugin", "warm", "cold")
 _FAILED = 1
 
 
@@ -180,10 +181,11 @@ def forget(given: Given, flow: str) -> None:
 def actions(given: Given, flow: str | None, as_json: bool) -> None:
     """List the registry: the actions of a flow, or of all.
 
-    Prints flow, type, action, action class, and the plugin (distribution:version) that brings the class.
+    Prints flow, type, action, action class, the plugin (distribution:version) that brings the class, and how many
+    messages it has still to do: warm (admitted to an epoch that is not published) and cold.
     """
     import msgspec
 
     with given.client() as client:
         records = map(msgspec.structs.asdict, client.actions(flow))
-        output.show(records, ("flow", "flow_type", "action", "action_class", "plugin"), as_json)
+        output.show(records, _ACTION_COLUMNS, as_json)

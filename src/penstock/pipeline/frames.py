@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Spark's own default has no microseconds.
 _TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 _MOST_ERROR = 1000
+# How the private lanes of redriven messages begin.
+_LANE = "~redrive/"
 # How the columns begin that are made in between.
 _OWN = "__penstock_"
 
@@ -190,9 +192,8 @@ def sink_rows(flow: Flow, frame: "DataFrame", limits: Mapping[str, int]) -> "Dat
         (each.name, _condition(flow, frame, each.condition, f'"{each.name}"', each.where)) for each in flow.expectations
     ]
     routes = [(route, _Message(flow, frame, route, columns)) for route in flow.routes]
-    if known:
-        for route, message in routes:
-            checks += message.checks(limits.get(route.queue))
+    for route, message in routes:
+        checks += message.checks(limits.get(route.queue))
     failed = reduce(
         lambda otherwise, check: F.when(~check[1], F.lit(check[0])).otherwise(otherwise),
         reversed(checks),
@@ -208,7 +209,8 @@ def sink_rows(flow: Flow, frame: "DataFrame", limits: Mapping[str, int]) -> "Dat
     for index, (route, message) in enumerate(routes):
         wanted = alive if route.when is None else alive & _condition(flow, frame, route.when, route.name, route.where)
         entries.append(F.when(wanted, message.struct(F.col(f"{_OWN}value{index}"))))
-    entries += [_dead(flow, name, columns) for name in known if checks]
+    if checks:
+        entries += [_dead(flow, name, columns) for name in known] or [_rejected(flow, columns)]
     rows = prepared.select(F.explode(F.filter(F.array(*entries), lambda entry: entry.isNotNull())).alias("row"))
     return rows.select("row.*")
 
@@ -228,7 +230,7 @@ class _Message:
 
     def __init__(self, flow: Flow, frame: "DataFrame", route: Route, columns: list[str]) -> None:
         self._flow, self._frame, self._route = flow, frame, route
-        self._partition = self._text("partition", route.partition)
+        self._partition = self._home(self._text("partition", route.partition))
         self._key = self._text("key", route.key)
         self._headers = self._text("headers", route.headers)
         self.value = self._value(columns)
@@ -282,6 +284,14 @@ class _Message:
             raise Problem(self._flow, self._route.where, f"{self._route.name}: {what} is {kind}, and must be a text")
         return F.expr(expression).cast("string")
 
+    def _home(self, partition: "Column") -> "Column":
+        """Return where a row goes that comes from a redriven message: a lane is nobody's partition but its own."""
+        messages = [_column(name) for name in self._flow.message_columns if name in self._frame.columns]
+        if not messages or self._route.partition is None:
+            return partition
+        first = [F.get_json_object(message["headers"], "$['penstock-partition']") for message in messages]
+        return F.when(partition.startswith(_LANE), F.coalesce(*first, partition)).otherwise(partition)
+
     def _value(self, columns: list[str]) -> "Column":
         expression = self._route.value
         if expression is None and "value" in columns and isinstance(self._frame.schema["value"].dataType, BinaryType):
@@ -318,6 +328,24 @@ def _dead(flow: Flow, message: str, columns: list[str]) -> "Column":
         F.substring(F.to_json(F.struct(*map(_column, columns)), _TIMES), 1, _MOST_ERROR).alias("dead_error"),
     )
     return F.when(failed.isNotNull() & place["offset"].isNotNull(), entry)
+
+
+def _rejected(flow: Flow, columns: list[str]) -> "Column":
+    """Return the entry for a row that a queue cannot take and that comes from no message: it goes to one that can."""
+    failed = F.col(f"{_OWN}failed")
+    nothing = F.lit(None).cast("string")
+    text = F.substring(F.to_json(F.struct(*map(_column, columns)), _TIMES), 1, _MOST_ERROR)
+    entry = F.struct(
+        F.lit(flow.rejects).alias("queue"),
+        F.lit("rejected").alias("partition"),
+        nothing.alias("key"),
+        text.cast("binary").alias("value"),
+        F.to_json(F.create_map(F.lit("penstock-reason"), F.concat(F.lit(f"{flow.name}: "), failed))).alias("headers"),
+        *(nothing.alias(name) for name in ("dead_queue", "dead_partition")),
+        F.lit(None).cast("long").alias("dead_offset"),
+        *(nothing.alias(name) for name in ("dead_reason", "dead_error")),
+    )
+    return F.when(failed.isNotNull(), entry)
 
 
 def _column(name: str) -> "Column":

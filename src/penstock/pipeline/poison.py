@@ -12,6 +12,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 MOST = 100
 MOST_SECONDS = 120.0
-# Of fewer than so many, all may be poison.
+# Of fewer than so many, all may be poison. And so many are tried for some that are none.
 _FEW = 10
 # What is no message's fault: penstock's own errors, and a machine that is too busy to start a process.
 _NOBODYS_FAULT = (
@@ -94,7 +95,7 @@ class Search:
             return None
         found: list[Found] = []
         try:
-            self._search(self._probe.keep(ranges), MOST - len(known), found)
+            search(self._probe, self._probe.keep(ranges), MOST - len(known), found)
         except _Interrupted:
             pass
         finally:
@@ -113,17 +114,6 @@ class Search:
     def stop(self) -> None:
         """Let it end soon; what it has found by then is kept."""
         self._probe.stop()
-
-    def _search(self, spans: Sequence[Span], most: int, found: list[Found]) -> None:
-        if self._probe.fails(spans) is None or self._probe.is_broken(spans):
-            return
-        for span in spans:
-            # Of a single source it is known by now that it fails.
-            if len(spans) == 1 or self._probe.fails([span]) is not None:
-                self._probe.search(span, [], found, most)
-        if not found and len(spans) > 1:
-            # Only together they fail: one side of the pair is enough.
-            self._probe.search(spans[0], spans[1:], found, most)
 
 
 class Probe:
@@ -201,32 +191,24 @@ class Probe:
                 found[alias] = kept.limit(0).drop(_PLACE)
         return found
 
-    def is_broken(self, spans: Sequence[Span]) -> bool:
-        """Say whether it fails wherever one looks: then it is the step, and no message."""
-        for alias, start, stop in spans:
-            tried = [Span(alias, place, place + 1) for place in (start, (start + stop) // 2, stop - 1)]
-            if stop - start >= _FEW and all(self.fails([one]) for one in tried):
-                return True
-        return False
-
     def search(self, span: Span, others: Sequence[Span], found: list[Found], most: int) -> None:
-        """Halve what fails, until it is single messages. Where one half is well, it must be the other."""
-        waiting = [span]
-        while waiting and len(found) < most:
-            part = waiting.pop()
-            if part.stop - part.start == 1:
-                # Twice: a service that was away for a moment is nobody's poison.
-                error = self.fails([part, *others]) and self.fails([part, *others])
-                if error:
-                    found.append(self._found(part, self._blamed([part, *others]), error))
-                continue
-            first, second = part.halves()
-            if self.fails([first, *others]) is None:
-                waiting.append(second)
-            else:
-                if self.fails([second, *others]) is not None:
-                    waiting.append(second)
-                waiting.append(first)
+        """Find one failing message after the other in a span that fails.
+
+        Halving until one is left takes a batch a time. Where the first half is well, it must be the second.
+        """
+        rest = span
+        while len(found) < most:
+            part = rest
+            while part.stop - part.start > 1:
+                first, second = part.halves()
+                part = second if self.fails([first, *others]) is None else first
+            # Twice: a service that was away for a moment is nobody's poison.
+            error = self.fails([part, *others]) and self.fails([part, *others])
+            if error:
+                found.append(self._found(part, self._blamed([part, *others]), error))
+            rest = rest._replace(start=part.stop)
+            if rest.start == rest.stop or self.fails([rest, *others]) is None:
+                return
 
     def _found(self, span: Span, part: str, error: str) -> Found:
         row = self._places[span.alias].slice(span.start, 1).to_pylist()[0]
@@ -241,6 +223,34 @@ class Probe:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if self.fails(spans, middle) is None else (low, middle)
         return self._flow.steps[low - 1].name
+
+
+def search(probe: Probe, spans: Sequence[Span], most: int, found: list[Found]) -> None:
+    """Find the messages that fail in what a probe has kept. What is found by the time that it is interrupted counts."""
+    if not spans or probe.fails(spans) is None:
+        return
+    clean = _clean(probe, spans)
+    if clean is None and sum(span.stop - span.start for span in spans) >= _FEW:
+        # It fails wherever one looks: it is the step, and no message.
+        return
+    for index, span in enumerate(spans if clean else ()):
+        # Beside others that are well, since what fails with bad ones is not to blame.
+        others = [one for place, one in enumerate(clean or ()) if place != index]
+        if len(spans) == 1 or probe.fails([span, *others]) is not None:
+            probe.search(span, others, found, most)
+    if not found:
+        # Only together they fail: one side is enough.
+        probe.search(spans[0], spans[1:], found, most)
+
+
+def _clean(probe: Probe, spans: Sequence[Span]) -> tuple[Span, ...] | None:
+    """Look for a message of each source that are well together: among the first ones, those of the middle, the last."""
+    tried = [[span._replace(start=place, stop=place + 1) for place in dict.fromkeys(_three_of(span))] for span in spans]
+    return next((some for some in islice(product(*tried), _FEW) if probe.fails(some) is None), None)
+
+
+def _three_of(span: Span) -> tuple[int, int, int]:
+    return span.start, (span.start + span.stop) // 2, span.stop - 1
 
 
 def _by_queue(ranges: Sequence[Range]) -> dict[str, tuple[str, str, str]]:

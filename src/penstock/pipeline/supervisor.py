@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from penstock.engine import flow_calls
 from penstock.engine.database import Database
 from penstock.engine.flow_calls import Telling
-from penstock.errors import InvalidInput, PenstockError, Retryable, SetupError
+from penstock.errors import InvalidInput, PenstockError, Retryable, SetupError, Unavailable
 from penstock.pipeline import checking, checkpoints
 from penstock.pipeline.enlisting import Enlister, Wishes
 from penstock.pipeline.flow import Flow
@@ -155,6 +155,8 @@ class Supervisor:
                 continue
             try:
                 self._database.run(flow_calls.tell(name, self._me, telling))
+            except Unavailable:
+                return
             except PenstockError:
                 continue
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -68,6 +69,17 @@ class Plant:
             for partition in self.client.partitions(queue)
             for message in self.client.scan(queue, partition.name)
         ]
+
+    def number(self, queue: str, partition: str) -> int:
+        """Return the id of a partition."""
+        with psycopg.connect(self.dsn) as connection:
+            row = connection.execute(
+                "SELECT p.partition_id FROM penstock.partitions p JOIN penstock.queues q USING (queue_id)"
+                " WHERE q.name = %s AND p.name = %s",
+                (queue, partition),
+            ).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def ids(self, queue: str) -> list[int]:
         return sorted(value["id"] for value in self.values(queue))
