@@ -31,12 +31,6 @@ def make_orders():
     return orders, malformed
 
 
-def push(client, orders, malformed):
-    """Push them, as three shops would."""
-    client.push_many("orders.raw", [(f"shop-{order['id'] % 3}", order) for order in orders])
-    client.push("orders.raw", malformed, partition="shop-0")
-
-
 def truth(orders, malformed):
     """Compute what must come out."""
     good = [order for order in orders if order["amount"] > 0 and "customer" in order]
@@ -85,7 +79,10 @@ def main():
     orders, malformed = make_orders()
     try:
         with Client() as client:
-            push(client, orders, malformed)
+            for order in orders:
+                order["partition"] = f"shop-{order['id'] % 3}"
+            client.push_many("orders.raw", [(order.pop("partition"), order) for order in orders])
+            client.push("orders.raw", malformed, partition="shop-0")
             print(
                 f"Flows: {len(orders) + len(malformed):,} orders through raw → clean → large and per minute, on Spark"
             )

@@ -123,8 +123,8 @@ def test_a_flow_that_is_killed_in_the_middle_of_epochs_loses_nothing_and_repeats
     with psycopg.connect(dsn, autocommit=True) as connection:
         for round_ in range(2):
             process = runs.start("killed_flows.py")
-            until(partial(more_epochs, connection, epochs(connection)), 120)
-            until(partial(staged, connection, round_), 120)
+            until(partial(more_epochs, connection, epochs(connection)), 240)
+            until(partial(staged, connection, round_), 240)
             runs.kill(process)
             assert epochs(connection) < 15
     # An order far above all others ends every window. The last run is on a Spark Connect server.
