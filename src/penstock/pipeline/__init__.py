@@ -13,7 +13,8 @@
 
 `penstock run flows.py` runs them. To read further: `flow` is what is written down, `checking` what is refused before
 anything starts, `frames` how it becomes a query, `enlisting` what that query goes on from, `running` one query that is
-kept alive, `supervisor` all of them, `poison` how a message is found at which a step fails. Spark is imported when a flow is run, and not before.
+kept alive, `supervisor` all of them, `poison` how a message is found at which a step fails. Spark is imported when a
+flow is run, and not before.
 """
 
 from penstock.pipeline.flow import DATA_SINK, DATA_SOURCE, TRANSFORM, Flow
