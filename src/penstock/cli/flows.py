@@ -1,5 +1,6 @@
 """Flows: run those of a file, see how all of them fare, pause and resume them."""
 
+import importlib.util
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,9 +57,11 @@ def run(
     own: one that fails is started again, with backoff, and disturbs no other. Ctrl-C stops all of them, also in the
     middle of an epoch: what was not published is read again next time. Exits with 1 when a flow has failed for good.
     """
-    from penstock.errors import InvalidInput
+    from penstock.errors import InvalidInput, MissingExtra
     from penstock.pipeline.loading import load
 
+    if importlib.util.find_spec("pyspark") is None:
+        raise MissingExtra("spark", "Running flows")
     settings = context.ensure_object(Given).settings()
     if master and remote:
         raise click.UsageError("give --master or --remote, not both")

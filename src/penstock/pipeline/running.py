@@ -162,11 +162,12 @@ class Running:
         progress: Any = query.lastProgress
         if progress is None:
             return
-        epoch, rows = int(progress["batchId"]), int(progress["numInputRows"])
+        # As attributes: of Spark Connect, the sums over the sources are not among its items.
+        epoch, rows = int(progress.batchId), int(progress.numInputRows)
         if rows and (self.epoch is None or epoch > self.epoch or self._seen_at == 0.0):
             self.epoch, self._seen_at = epoch, time.monotonic()
             self.rows += rows
-            self._rate = float(progress.get("processedRowsPerSecond") or 0.0)
+            self._rate = float(progress.processedRowsPerSecond or 0.0)
             # An epoch got through: what was wrong is over.
             self.failures, self.error = 0, None
 

@@ -149,7 +149,8 @@ def test_a_flow_that_is_killed_in_the_middle_of_epochs_loses_nothing_and_repeats
 def test_ten_flows_share_two_cores_and_ctrl_c_ends_them_in_the_middle(client: Client, dsn: str, runs: Runs) -> None:
     flows = range(10)
     for number in flows:
-        client.push(f"in{number}", [{"id": n} for n in range(10_000)], partition="p")
+        for _ in range(4):
+            client.push(f"in{number}", [{"id": n} for n in range(10_000)], partition="p")
     process = runs.start("many_flows.py", "--master", "local[2]", terminal=True)
     with psycopg.connect(dsn, autocommit=True) as connection:
 
