@@ -107,7 +107,7 @@ def test_a_redriven_message_reaches_only_the_group_that_failed(api: Any, mode: s
     batch = api.pop("q", "g")
     (message,) = batch.messages
     assert (message.json(), message.key, message.attempt) == ("x", "k", 1)
-    assert message.headers == {"h": "1", "penstock-origin": str(pushed.ids[0])}
+    assert message.headers == {"h": "1", "penstock-origin": str(pushed.ids[0]), "penstock-partition": "p"}
     batch.ack()
     assert api.lag("q", "g") == 0
 
@@ -128,6 +128,7 @@ def test_a_message_that_dies_twice_keeps_its_first_origin(api: Any, mode: str) -
         assert api.redrive("q") == 1
     (message,) = api.pop("q", "g").messages
     assert UUID(message.headers["penstock-origin"]) == origin
+    assert not message.headers["penstock-partition"].startswith("~")
 
 
 def test_redriving_by_id_and_by_reason_leaves_the_others(api: Any, mode: str) -> None:

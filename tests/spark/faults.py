@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from penstock.spark.jobs import current_job
 from penstock.spark.options import WriteOptions
 from penstock.spark.source import PlainSource
 from penstock.spark.writing import StreamWriter
@@ -84,3 +85,45 @@ class FaultySource(PlainSource):
         writer = plain.streamWriter(schema, overwrite)
         assert isinstance(writer, StreamWriter)
         return FaultyWriter(writer.options, faults)
+
+
+class EpochFaults(StreamWriter):
+    """A writer that fails once in each of the first epochs, each time at another step."""
+
+    def __init__(self, options: WriteOptions, folder: str) -> None:
+        super().__init__(options)
+        self.folder = folder
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write, and fail before or after."""
+        job = current_job()
+        assert job is not None
+        self._reach("before_staging", job.epoch)
+        message = super().write(iterator)
+        self._reach("after_staging", job.epoch)
+        return message
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Commit, and fail before or after."""
+        self._reach("before_publish", batchId)
+        super().commit(messages, batchId)
+        self._reach("after_publish", batchId)
+
+    def _reach(self, step: str, epoch: int) -> None:
+        marker = Path(self.folder, step)
+        if epoch < len(STEPS) and STEPS[epoch] == step and not marker.exists():
+            marker.touch()
+            raise RuntimeError(f"failed {step}")
+
+
+def epoch_faults(folder: Path) -> type[PlainSource]:
+    """Return a source named penstock whose sink fails in each of the first epochs."""
+    place = str(folder)
+
+    class Faulty(PlainSource):
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+            writer = PlainSource.streamWriter(self, schema, overwrite)
+            assert isinstance(writer, StreamWriter)
+            return EpochFaults(writer.options, place)
+
+    return Faulty

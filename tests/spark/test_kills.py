@@ -100,35 +100,29 @@ def stages_begun(client: Client) -> int:
     return int(row[0])
 
 
-def test_a_driver_that_is_killed_at_any_step_neither_loses_nor_repeats(
+def test_drivers_that_are_killed_or_stopped_at_any_step_neither_lose_nor_repeat(
     client: Client, drivers: Drivers, folder: Path
 ) -> None:
+    """One query goes through all of it, a driver after the other, since each takes long to start."""
     expected = push(client, 0, 150)
-    for step in STEPS:
+    stopped = drivers.start(step="after_staging", marker=str(folder / "after_staging"), stop="driver")
+    until((folder / "after_staging").exists)
+    os.killpg(stopped.pid, signal.SIGSTOP)
+    for step in ("before_staging", "before_publish", "after_publish"):
         driver = drivers.start(step=step, marker=str(folder / step), kill="driver")
         assert drivers.wait(driver) == -signal.SIGKILL, drivers.log(driver)[-3000:]
-        assert (folder / step).exists()
-    drivers.finish()
+    assert {path.name for path in folder.iterdir()} >= set(STEPS)
+    # The last one runs unchanged on Spark Connect.
+    drivers.finish("sc:local[2]")
     assert Counter(kept(client, "out")) == expected
     assert client.lag("in", "g") == 0
-    assert all(check.violations == 0 for check in client.verify())
-
-
-def test_a_stopped_driver_that_resumes_after_its_replacement_changes_nothing(
-    client: Client, drivers: Drivers, folder: Path
-) -> None:
-    expected = push(client, 0, 60)
-    marker = folder / "stopped"
-    stopped = drivers.start(step="after_staging", marker=str(marker), stop="driver")
-    until(marker.exists)
-    os.killpg(stopped.pid, signal.SIGSTOP)
-    drivers.finish()
-    assert Counter(kept(client, "out")) == expected
+    # The first one goes on, after four that replaced it, and changes nothing.
     (folder / "go").touch()
     os.killpg(stopped.pid, signal.SIGCONT)
     assert drivers.wait(stopped) != 0
     assert "StreamingQueryException" in drivers.log(stopped)
     assert Counter(kept(client, "out")) == expected
+    assert all(check.violations == 0 for check in client.verify())
 
 
 def test_an_executor_that_is_killed_in_a_task_neither_loses_nor_repeats(
@@ -138,13 +132,6 @@ def test_an_executor_that_is_killed_in_a_task_neither_loses_nor_repeats(
     drivers.finish("local-cluster[2,1,1024]", step="after_staging", marker=str(folder / "killed"), kill="executor")
     assert (folder / "killed").exists()
     assert Counter(kept(client, "out")) == expected
-
-
-def test_it_runs_unchanged_on_spark_connect(client: Client, drivers: Drivers) -> None:
-    expected = push(client, 0, 40)
-    drivers.finish("sc:local[2]")
-    assert Counter(kept(client, "out")) == expected
-    assert client.lag("in", "g") == 0
 
 
 def test_two_attempts_of_one_task_write_once(client: Client, drivers: Drivers, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Flows: run those of a file, see how all of them fare, pause and resume them."""
 
+import importlib.util
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ _COLUMNS = (
     *("name", "flow_type", "state", "lag", "warm", "cold", "rows_per_second"),
     *("epoch", "epoch_at", "dead_letters", "error"),
 )
+_ACTION_COLUMNS = ("flow", "flow_type", "action", "action_class", "plugin", "warm", "cold")
 _FAILED = 1
 
 
@@ -55,9 +57,11 @@ def run(
     own: one that fails is started again, with backoff, and disturbs no other. Ctrl-C stops all of them, also in the
     middle of an epoch: what was not published is read again next time. Exits with 1 when a flow has failed for good.
     """
-    from penstock.errors import InvalidInput
+    from penstock.errors import InvalidInput, MissingExtra
     from penstock.pipeline.loading import load
 
+    if importlib.util.find_spec("pyspark") is None:
+        raise MissingExtra("spark", "Running flows")
     settings = context.ensure_object(Given).settings()
     if master and remote:
         raise click.UsageError("give --master or --remote, not both")
@@ -180,10 +184,11 @@ def forget(given: Given, flow: str) -> None:
 def actions(given: Given, flow: str | None, as_json: bool) -> None:
     """List the registry: the actions of a flow, or of all.
 
-    Prints flow, type, action, action class, and the plugin (distribution:version) that brings the class.
+    Prints flow, type, action, action class, the plugin (distribution:version) that brings the class, and how many
+    messages it has still to do: warm (admitted to an epoch that is not published) and cold.
     """
     import msgspec
 
     with given.client() as client:
         records = map(msgspec.structs.asdict, client.actions(flow))
-        output.show(records, ("flow", "flow_type", "action", "action_class", "plugin"), as_json)
+        output.show(records, _ACTION_COLUMNS, as_json)

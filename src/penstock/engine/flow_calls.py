@@ -37,7 +37,11 @@ class FlowInfo(msgspec.Struct, frozen=True):
 
 
 class ActionInfo(msgspec.Struct, frozen=True):
-    """An action of a flow: the class that does it, and the plugin (distribution:version) that brings the class."""
+    """An action of a flow: the class that does it, and the plugin (distribution:version) that brings the class.
+
+    `warm` and `cold` are what it has still to do. The actions of a flow are one query, so they have the same before
+    them.
+    """
 
     flow: str
     flow_type: str
@@ -45,6 +49,8 @@ class ActionInfo(msgspec.Struct, frozen=True):
     action_class: str
     plugin: str
     registered_at: datetime
+    warm: int
+    cold: int
 
 
 class Registered(NamedTuple):
@@ -101,7 +107,12 @@ def flows() -> Call[list[FlowInfo]]:
 def actions(flow: str | None) -> Call[list[ActionInfo]]:
     """List the actions of a flow, or of all."""
     return Call(
-        "SELECT * FROM penstock.list_actions(%s::text)", (flow,), lambda rows: [ActionInfo(*row) for row in rows], True
+        "SELECT a.*, f.warm, f.cold FROM penstock.list_actions(%s::text) WITH ORDINALITY"
+        " a (flow, flow_type, action, action_class, plugin, registered_at, number)"
+        " JOIN penstock.list_flows() f ON f.name = a.flow ORDER BY a.number",
+        (flow,),
+        lambda rows: [ActionInfo(*row[:6], *row[7:]) for row in rows],
+        True,
     )
 
 

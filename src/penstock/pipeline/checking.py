@@ -7,8 +7,9 @@ import contextlib
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
@@ -16,14 +17,21 @@ from penstock.errors import InvalidInput
 from penstock.pipeline import frames
 from penstock.pipeline.flow import Flow
 from penstock.pipeline.frames import Connection, Problem, first_line
+from penstock.spark.options import read_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# The operators for which Spark keeps state in the checkpoint.
+# The operators for which Spark keeps state in the checkpoint, each at the beginning of its line of the plan.
 _STATEFUL = re.compile(
-    r"\b(Aggregate|Join|Deduplicate\w*|EventTimeWatermark|FlatMapGroups\w*|TransformWithState\w*|GlobalLimit|Window)\b.*"
+    r"^[ :+-]*~?((?:Aggregate|Join|Deduplicate\w*|EventTimeWatermark|FlatMapGroups\w*|TransformWithState\w*|GlobalLimit"
+    r"|Window)\b.*)$",
+    re.MULTILINE,
 )
+_TRIGGER = re.compile(
+    r"\s*(interval\s+)?(\d+(\.\d+)?\s*(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+", re.IGNORECASE
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def prepare(flows: Sequence[Flow]) -> None:
@@ -33,10 +41,18 @@ def prepare(flows: Sequence[Flow]) -> None:
         if flow.copies and flow.copied_queue is None:
             flow.to(f"{flow.name}.rows")
         problems += _own_problems(flow)
-    names = [flow.name for flow in flows]
-    problems += [
-        f"{flow.where}: flow {flow.name}: another flow has this name" for flow in flows if names.count(flow.name) > 1
-    ]
+    for what, of in (
+        ("name", lambda flow: flow.names),
+        ("checkpoint", lambda flow: [flow.checkpoint] if flow.checkpoint else []),
+        ("folder or table", lambda flow: [copy.place for copy in flow.copies]),
+    ):
+        times = Counter(name for flow in flows for name in of(flow))
+        problems += [
+            f"{flow.where}: flow {flow.name}: another flow has this {what}: {name}"
+            for flow in flows
+            for name in of(flow)
+            if times[name] > 1
+        ]
     problems += _cycles(flows)
     _refuse(problems)
 
@@ -48,9 +64,9 @@ def check(spark: "SparkSession", flows: Sequence[Flow], connection: Connection) 
     for flow in flows:
         try:
             frame = frames.transform(flow, _begin(spark, flow, connection))
-            frames.sink_rows(flow, frame, {})
             if not frame.isStreaming:
                 raise Problem(flow, flow.where, "its steps end in a DataFrame that does not come from its source")
+            _check_streams(spark, flow, frame)
             made[flow.name] = frame
         except InvalidInput as error:
             problems.append(str(error))
@@ -60,16 +76,30 @@ def check(spark: "SparkSession", flows: Sequence[Flow], connection: Connection) 
 
 def _begin(spark: "SparkSession", flow: Flow, connection: Connection) -> "dict[str, DataFrame]":
     try:
-        return frames.streams(spark, flow, connection, starting="committed")
+        return frames.streams(spark, flow, connection)
     except PySparkException as error:
         raise Problem(flow, flow.where, f"its source cannot be read: {first_line(error)}") from None
+
+
+def _check_streams(spark: "SparkSession", flow: Flow, frame: "DataFrame") -> None:
+    """Refuse rows that cannot be written, and what Spark can do in a batch but not in a stream that is appended to."""
+    try:
+        rows = frames.sink_rows(flow, frame, {})
+        if hasattr(rows, "_jdf"):
+            # The very check that Spark makes when the query starts; a Connect server makes it only then.
+            jvm: Any = spark._jvm
+            jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(
+                rows._jdf.queryExecution().analyzed(), jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+            )
+    except PySparkException as error:
+        raise Problem(flow, flow.steps[-1].where if flow.steps else flow.where, first_line(error)) from None
 
 
 def shape(flow: Flow, frame: "DataFrame") -> str:
     """Return what a checkpoint depends on, as JSON: the sources, and what Spark keeps state for."""
     plan = _explained(frame)
     analyzed = plan.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
-    stateful = [re.sub(r"#\d+L?|\d{3,}", "", found[0]) for found in _STATEFUL.finditer(analyzed)]
+    stateful = [re.sub(r"#\d+L?|\d{3,}", "", found[1]) for found in _STATEFUL.finditer(analyzed)]
     sources = [*flow.sources.items()] if flow.files is None else [str(flow.files.path or flow.files.table)]
     return json.dumps({"sources": sources, "state": stateful})
 
@@ -101,20 +131,60 @@ def _own_problems(flow: Flow) -> list[str]:
         alias.isidentifier() for alias in flow.sources if alias
     ):
         found.append((flow.where, "the aliases of its sources must be names of Python, for its first step"))
+    if not _TRIGGER.fullmatch(flow.trigger):
+        found.append((flow.where, f'trigger is {flow.trigger!r} but must be a time such as "10 seconds"'))
+    try:
+        limits = {"maxOffsetsPerTrigger": str(flow.max_messages), "maxBytesPerTrigger": flow.max_bytes}
+        read_options({"subscribe": "any", **limits}, streaming=True)
+    except InvalidInput as error:
+        found.append((flow.where, f"max_messages or max_bytes: {error}"))
     queues = list(flow.sources.values())
+    found += [(flow.where, f"it cannot read {queue!r}: {why}") for queue in queues if (why := _name_problem(queue))]
+    # The connector takes several queues with commas between them.
+    found += [
+        (flow.where, f"it cannot read {queue!r}: the connector would take it for several queues")
+        for queue in queues
+        if "," in queue or queue != queue.strip()
+    ]
     if len(set(queues)) < len(queues):
         found.append((flow.where, "it reads the same queue twice: read it once, and part it in a step"))
-    for names, kind in (([s.name for s in flow.steps], "step"), ([e.name for e in flow.expectations], "expectation")):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            found.append((flow.where, f"it has {kind} {', '.join(twice)} twice"))
+    names = [step.name for step in flow.steps] + [expectation.name for expectation in flow.expectations]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        found.append((flow.where, f"two of its steps and expectations are called {', '.join(twice)}"))
+    found += [(each.where, "an expectation needs a name") for each in flow.expectations if not each.name.strip()]
     unconditional = [route.queue for route in flow.routes if route.when is None]
     for route in flow.routes:
+        if why := _name_problem(route.queue):
+            found.append((route.where, f"it cannot write to {route.queue!r}: {why}"))
         if route.queue in flow.sources.values():
             found.append((route.where, f"it writes to {route.queue}, which it reads: that never ends"))
         if unconditional.count(route.queue) > 1 or (route.when is not None and route.queue in unconditional):
             found.append((route.where, f"rows go to {route.queue} twice"))
     return [f"{where}: flow {flow.name}: {text}" for where, text in dict.fromkeys(found)]
+
+
+def _name_problem(queue: str) -> str | None:
+    if not 1 <= len(queue.encode()) <= 255:
+        return "a name has 1 to 255 bytes"
+    if _CONTROL.search(queue):
+        return "a name has no control characters"
+    return "a name does not begin with ~, and is not *" if queue[0] == "~" or queue == "*" else None
+
+
+def levels(flows: Sequence[Flow]) -> dict[str, int]:
+    """Return how many flows lie before each, at most: those of one level can run beside each other."""
+    found: dict[str, int] = {}
+
+    def level(flow: Flow) -> int:
+        if flow.name not in found:
+            below = [other for other in flows if set(other.outputs) & set(flow.sources.values())]
+            found[flow.name] = 1 + max(map(level, below), default=0)
+        return found[flow.name]
+
+    for flow in flows:
+        level(flow)
+    return found
 
 
 def _cycles(flows: Sequence[Flow]) -> list[str]:
@@ -125,20 +195,20 @@ def _cycles(flows: Sequence[Flow]) -> list[str]:
         for flow in flows
     }
     found: list[str] = []
-    seen: set[frozenset[str]] = set()
+    done: set[str] = set()
 
     def walk(path: list[str]) -> None:
         for name in after[path[-1]]:
             if name in path:
                 loop = path[path.index(name) :]
-                if frozenset(loop) not in seen:
-                    seen.add(frozenset(loop))
-                    found.append(f"the flows go in a circle, and would never end: {' → '.join([*loop, name])}")
-            else:
+                found.append(f"the flows go in a circle, and would never end: {' → '.join([*loop, name])}")
+            elif name not in done:
                 walk([*path, name])
+        done.add(path[-1])
 
     for flow in flows:
-        walk([flow.name])
+        if flow.name not in done:
+            walk([flow.name])
     return found
 
 

@@ -15,6 +15,12 @@ def default_base(home: Path) -> str:
     return str(home / "checkpoints")
 
 
+def absolute(path: str) -> str:
+    """Return a place on this machine so that it means the same wherever `penstock run` is started."""
+    local = local_path(path)
+    return path if local is None or path.startswith("file:") else str(local.absolute())
+
+
 def is_missing(path: str) -> bool:
     """Say whether a checkpoint that should be there is not; of a remote one nobody can tell before it is used."""
     local = local_path(path)

@@ -206,6 +206,20 @@ class Flow:
         """The queue that its copies are made of: the first one that gets every row."""
         return next((route.queue for route in self.routes if route.when is None), None)
 
+    @property
+    def rejects(self) -> str:
+        """The queue for rows that no queue of the flow can take and that come from no message."""
+        return f"{self.name}.rejected"
+
+    def copy_name(self, index: int) -> str:
+        """Return what a copy is called in the list of flows."""
+        return f"{self.name}.{self.copies[index].kind}" + (f"-{index + 1}" if index else "")
+
+    @property
+    def names(self) -> list[str]:
+        """Its own name and those of its copies: what the list of flows has of it."""
+        return [self.name, *map(self.copy_name, range(len(self.copies)))]
+
     def message_column(self, alias: str) -> str:
         """Return the column that says which message of a source a row comes from."""
         return f"{MESSAGE}_{alias}" if alias else MESSAGE

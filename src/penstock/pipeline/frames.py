@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 # Spark's own default has no microseconds.
 _TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 _MOST_ERROR = 1000
+# How the private lanes of redriven messages begin.
+_LANE = "~redrive/"
+# How the columns begin that are made in between.
+_OWN = "__penstock_"
 
 
 class Problem(InvalidInput):
@@ -66,8 +70,13 @@ def value_schema(spark: "SparkSession", flow: Flow, alias: str) -> StructType | 
     return schema
 
 
-def streams(spark: "SparkSession", flow: Flow, connection: Connection, *, starting: str) -> "dict[str, DataFrame]":
-    """Return the frames that a flow begins with, as streams."""
+def flow_rows(spark: "SparkSession", flow: Flow, connection: Connection) -> "DataFrame":
+    """Return what the steps of a flow make of its sources, as a stream."""
+    return transform(flow, streams(spark, flow, connection))
+
+
+def streams(spark: "SparkSession", flow: Flow, connection: Connection) -> "dict[str, DataFrame]":
+    """Return the frames that a flow begins with, as streams that go on where its group stands."""
     if flow.files is not None:
         return {"": _files(spark, flow)}
     frames = {}
@@ -75,7 +84,7 @@ def streams(spark: "SparkSession", flow: Flow, connection: Connection, *, starti
         options = connection.options() | {
             "subscribe": queue,
             "groupId": flow.name,
-            "startingOffsets": starting,
+            "startingOffsets": "committed",
             "maxOffsetsPerTrigger": str(flow.max_messages),
             "maxBytesPerTrigger": flow.max_bytes,
         }
@@ -127,9 +136,9 @@ def _files(spark: "SparkSession", flow: Flow) -> "DataFrame":
     return reader.load(flow.files.path)
 
 
-def transform(flow: Flow, frames: "Mapping[str, DataFrame]") -> "DataFrame":
-    """Apply the steps; the first one gets the sources by their aliases where there are several."""
-    steps = list(flow.steps)
+def transform(flow: Flow, frames: "Mapping[str, DataFrame]", count: int | None = None) -> "DataFrame":
+    """Apply the steps, or so many; the first one gets the sources by their aliases where there are several."""
+    steps = flow.steps[:count]
     if len(frames) > 1:
         if not steps:
             raise Problem(flow, flow.where, "several sources need a step that makes one DataFrame of them")
@@ -177,27 +186,31 @@ def sink_rows(flow: Flow, frame: "DataFrame", limits: Mapping[str, int]) -> "Dat
     columns = [name for name in frame.columns if name not in flow.message_columns]
     if not columns:
         raise Problem(flow, flow.where, "no column is left to write")
+    if any(name.lower().startswith(_OWN) for name in columns):
+        raise Problem(flow, flow.where, f"columns whose names begin with {_OWN} are kept for penstock")
     checks = [
         (each.name, _condition(flow, frame, each.condition, f'"{each.name}"', each.where)) for each in flow.expectations
     ]
     routes = [(route, _Message(flow, frame, route, columns)) for route in flow.routes]
-    if known:
-        for route, message in routes:
-            checks += message.checks(limits.get(route.queue))
+    for route, message in routes:
+        checks += message.checks(limits.get(route.queue))
     failed = reduce(
         lambda otherwise, check: F.when(~check[1], F.lit(check[0])).otherwise(otherwise),
         reversed(checks),
         F.lit(None).cast("string"),
     )
     prepared = frame.select(
-        "*", failed.alias("__failed"), *(message.value.alias(f"__value{i}") for i, (_, message) in enumerate(routes))
+        "*",
+        failed.alias(f"{_OWN}failed"),
+        *(message.value.alias(f"{_OWN}value{i}") for i, (_, message) in enumerate(routes)),
     )
-    alive = F.col("__failed").isNull()
+    alive = F.col(f"{_OWN}failed").isNull()
     entries = []
     for index, (route, message) in enumerate(routes):
         wanted = alive if route.when is None else alive & _condition(flow, frame, route.when, route.name, route.where)
-        entries.append(F.when(wanted, message.struct(F.col(f"__value{index}"))))
-    entries += [_dead(flow, name, columns) for name in known if checks]
+        entries.append(F.when(wanted, message.struct(F.col(f"{_OWN}value{index}"))))
+    if checks:
+        entries += [_dead(flow, name, columns) for name in known] or [_rejected(flow, columns)]
     rows = prepared.select(F.explode(F.filter(F.array(*entries), lambda entry: entry.isNotNull())).alias("row"))
     return rows.select("row.*")
 
@@ -217,7 +230,7 @@ class _Message:
 
     def __init__(self, flow: Flow, frame: "DataFrame", route: Route, columns: list[str]) -> None:
         self._flow, self._frame, self._route = flow, frame, route
-        self._partition = self._text("partition", route.partition)
+        self._partition = self._home(self._text("partition", route.partition))
         self._key = self._text("key", route.key)
         self._headers = self._text("headers", route.headers)
         self.value = self._value(columns)
@@ -271,12 +284,20 @@ class _Message:
             raise Problem(self._flow, self._route.where, f"{self._route.name}: {what} is {kind}, and must be a text")
         return F.expr(expression).cast("string")
 
+    def _home(self, partition: "Column") -> "Column":
+        """Return where a row goes that comes from a redriven message: a lane is nobody's partition but its own."""
+        messages = [_column(name) for name in self._flow.message_columns if name in self._frame.columns]
+        if not messages or self._route.partition is None:
+            return partition
+        first = [F.get_json_object(message["headers"], "$['penstock-partition']") for message in messages]
+        return F.when(partition.startswith(_LANE), F.coalesce(*first, partition)).otherwise(partition)
+
     def _value(self, columns: list[str]) -> "Column":
         expression = self._route.value
         if expression is None and "value" in columns and isinstance(self._frame.schema["value"].dataType, BinaryType):
             expression = "value"
         if expression is None:
-            return F.to_json(F.struct(*columns), _TIMES).cast("binary")
+            return F.to_json(F.struct(*map(_column, columns)), _TIMES).cast("binary")
         kind = self._kind("value", expression)
         if kind not in (StringType().simpleString(), BinaryType().simpleString()):
             raise Problem(
@@ -293,9 +314,9 @@ class _Message:
 
 def _dead(flow: Flow, message: str, columns: list[str]) -> "Column":
     """Return the entry that makes a dead letter of the message of a row that failed."""
-    failed = F.col("__failed")
+    failed = F.col(f"{_OWN}failed")
     nothing = F.lit(None).cast("string")
-    place = F.col(message)
+    place = _column(message)
     entry = F.struct(
         *(nothing.alias(name) for name in ("queue", "partition", "key")),
         F.lit(None).cast("binary").alias("value"),
@@ -304,9 +325,32 @@ def _dead(flow: Flow, message: str, columns: list[str]) -> "Column":
         place["partition"].alias("dead_partition"),
         place["offset"].alias("dead_offset"),
         F.concat(F.lit(f"{flow.name}: "), failed).alias("dead_reason"),
-        F.substring(F.to_json(F.struct(*columns), _TIMES), 1, _MOST_ERROR).alias("dead_error"),
+        F.substring(F.to_json(F.struct(*map(_column, columns)), _TIMES), 1, _MOST_ERROR).alias("dead_error"),
     )
     return F.when(failed.isNotNull() & place["offset"].isNotNull(), entry)
+
+
+def _rejected(flow: Flow, columns: list[str]) -> "Column":
+    """Return the entry for a row that a queue cannot take and that comes from no message: it goes to one that can."""
+    failed = F.col(f"{_OWN}failed")
+    nothing = F.lit(None).cast("string")
+    text = F.substring(F.to_json(F.struct(*map(_column, columns)), _TIMES), 1, _MOST_ERROR)
+    entry = F.struct(
+        F.lit(flow.rejects).alias("queue"),
+        F.lit("rejected").alias("partition"),
+        nothing.alias("key"),
+        text.cast("binary").alias("value"),
+        F.to_json(F.create_map(F.lit("penstock-reason"), F.concat(F.lit(f"{flow.name}: "), failed))).alias("headers"),
+        *(nothing.alias(name) for name in ("dead_queue", "dead_partition")),
+        F.lit(None).cast("long").alias("dead_offset"),
+        *(nothing.alias(name) for name in ("dead_reason", "dead_error")),
+    )
+    return F.when(failed.isNotNull(), entry)
+
+
+def _column(name: str) -> "Column":
+    """Return a column by its name, whatever characters that has."""
+    return F.col(f"`{name.replace('`', '``')}`")
 
 
 def first_line(error: Exception) -> str:

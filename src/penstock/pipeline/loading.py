@@ -17,6 +17,8 @@ def load(path: str | Path) -> list[Flow]:
     file = Path(path).resolve()
     if not file.is_file():
         raise InvalidInput(f"there is no file {path}")
+    if file.stem in sys.stdlib_module_names or file.stem in ("penstock", "pyspark"):
+        raise InvalidInput(f"{path} has the name of a module that others import: call the file otherwise")
     module = _run(file)
     flows = list({id(value): value for value in vars(module).values() if isinstance(value, Flow)}.values())
     if not flows:

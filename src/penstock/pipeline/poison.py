@@ -1,122 +1,256 @@
 """Finds the messages at which a step fails, so that one of them does not stop all that follow.
 
-What the failing epoch reads is run again as a batch that writes nothing, in halves, until single messages are left that
-fail by themselves. They are remembered, and when the epoch is run again its source makes dead letters of them. An
-epoch that fails as a stream and not as a batch is nobody's fault here, and is left to backoff.
+What the failing epoch reads is read once more and kept, and run as batches that write nothing, in halves, until single
+messages are left that fail by themselves, twice. They are remembered, and when the epoch is run again its source makes
+dead letters of them. An epoch that fails as a stream and not as a batch is nobody's fault here, and is left to backoff.
+
+A search takes at most `MOST_SECONDS` and goes on, with what it has found left out, when the epoch fails again. More
+than `MOST` messages of one epoch are no poison: the step is broken, and somebody has to mend it.
 """
 
 import json
+import time
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine import flow_calls
 from penstock.engine.database import Database
 from penstock.engine.flow_calls import Range
 from penstock.pipeline import frames
 from penstock.pipeline.flow import Flow
-from penstock.pipeline.frames import Connection
+from penstock.pipeline.frames import Connection, Problem
 from penstock.pipeline.running import explain
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-# More than so many in one epoch is no poison: the step is broken.
 MOST = 100
-# Of fewer than so many, all may be poison.
+MOST_SECONDS = 120.0
+# Of fewer than so many, all may be poison. And so many are tried for some that are none.
 _FEW = 10
+# What is no message's fault: penstock's own errors, and a machine that is too busy to start a process.
+_NOBODYS_FAULT = (
+    *("Unavailable:", "TimedOut:", "Retryable:", "SetupError:", "OperationalError:"),
+    "Python worker failed to connect back",
+)
+_PLACE = "__penstock_place"
 
 
-def mend(
-    spark: "SparkSession",
-    database: Database,
-    flow: Flow,
-    connection: Connection,
-    query: "StreamingQuery",
-    error: str,
-) -> str | None:
-    """Look for poison in the epoch that failed; return what was found, in words, or None."""
-    ranges = database.run(flow_calls.epoch_ranges(str(query.id), str(query.runId)))
-    if not ranges:
-        return None
-    probe = Probe(spark, flow, connection)
-    if probe.fails(ranges) is None or probe.is_broken(ranges):
-        return None
-    found: dict[tuple[int, int], str] = {}
-    for queue in flow.sources.values():
-        others = [one for one in ranges if one.queue != queue]
-        probe.search([one for one in ranges if one.queue == queue], others, found)
-        if len(found) > MOST:
+class Found(NamedTuple):
+    """A message that fails: where it lies, the part of the flow that fails at it, and the error."""
+
+    partition_id: int
+    offset: int
+    part: str
+    error: str
+
+
+class Span(NamedTuple):
+    """Some messages of one source, by their places in what was kept of it."""
+
+    alias: str
+    start: int
+    stop: int
+
+    def halves(self) -> "tuple[Span, Span]":
+        """Cut it in two."""
+        middle = (self.start + self.stop) // 2
+        return self._replace(stop=middle), self._replace(start=middle)
+
+
+class _Interrupted(Exception):
+    """The search is to end, or cannot tell a message's fault from another."""
+
+
+class Search:
+    """Looks for poison in the epoch at which a query failed. `run` takes its time; `stop` ends it from elsewhere."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        database: Database,
+        flow: Flow,
+        connection: Connection,
+        query: "StreamingQuery",
+    ) -> None:
+        self._database, self._flow = database, flow
+        self._probe = Probe(spark, flow, connection)
+        self._query = query
+
+    def run(self) -> str | None:
+        """Search; return what was found, in words, or None."""
+        ranges = self._database.run(flow_calls.epoch_ranges(str(self._query.id), str(self._query.runId)))
+        if not ranges:
             return None
-    if not found:
-        return None
-    name = _blamed(flow)
-    places = list(found)
-    database.run(flow_calls.add_poison(flow.name, places, f"{flow.name}: {name}", list(found.values())))
-    return f"{len(places)} messages at which it fails become dead letters ({error})"
+        columns = zip(*((one.partition_id, one.start, one.stop) for one in ranges), strict=True)
+        known = self._database.run(flow_calls.find_poison(self._flow.name, *map(list, columns)))
+        if len(known) >= MOST:
+            return None
+        found: list[Found] = []
+        try:
+            search(self._probe, self._probe.keep(ranges), MOST - len(known), found)
+        except _Interrupted:
+            pass
+        finally:
+            self._probe.close()
+        by_part: defaultdict[str, list[Found]] = defaultdict(list)
+        for one in found:
+            by_part[one.part].append(one)
+        for part, some in by_part.items():
+            places = [(one.partition_id, one.offset) for one in some]
+            errors = [one.error for one in some]
+            self._database.run(flow_calls.add_poison(self._flow.name, places, f"{self._flow.name}: {part}", errors))
+        if not found:
+            return None
+        return f"{len(found)} messages at which it fails become dead letters ({found[0].part}: {found[0].error})"
+
+    def stop(self) -> None:
+        """Let it end soon; what it has found by then is kept."""
+        self._probe.stop()
 
 
 class Probe:
-    """Runs parts of an epoch as batches that write nothing."""
+    """Keeps what an epoch reads, and runs parts of it as batches that write nothing."""
 
     def __init__(self, spark: "SparkSession", flow: Flow, connection: Connection) -> None:
         self._spark, self._flow, self._connection = spark, flow, connection
+        self._tag = f"penstock-probe-{uuid4()}"
+        self._stopped = False
+        self._deadline = 0.0
+        self._ids: dict[tuple[str, str], int] = {}
+        self._kept: dict[str, DataFrame] = {}
+        # Of each source: place, queue, partition and offset of its messages, sorted by place.
+        self._places: dict[str, Any] = {}
+        self.runs = 0
 
-    def fails(self, ranges: Sequence[Range]) -> str | None:
-        """Run ranges; return the error, or None."""
+    def keep(self, ranges: Sequence[Range]) -> list[Span]:
+        """Read ranges, in the thread that will run the batches; return what there is of each source."""
+        self._deadline = time.monotonic() + MOST_SECONDS
+        self._spark.addTag(self._tag)
+        self._ids = {(one.queue, one.partition): one.partition_id for one in ranges}
+        spans = []
         try:
             sources = frames.batches(self._spark, self._flow, self._connection, _by_queue(ranges))
-            rows = frames.sink_rows(self._flow, frames.transform(self._flow, sources), {})
+            for alias, frame in sources.items():
+                kept = frame.withColumn(_PLACE, F.monotonically_increasing_id()).persist()
+                self._kept[alias] = kept
+                message = self._flow.message_column(alias)
+                fields = (F.col(message)[name].alias(name) for name in ("queue", "partition", "offset"))
+                self._places[alias] = kept.select(_PLACE, *fields).toArrow().sort_by(_PLACE)
+                if self._places[alias].num_rows:
+                    spans.append(Span(alias, 0, self._places[alias].num_rows))
+        except (PySparkException, Problem) as error:
+            raise _Interrupted from error
+        return spans
+
+    def close(self) -> None:
+        """Let go of what was kept, in the same thread."""
+        for frame in self._kept.values():
+            frame.unpersist()
+        self._spark.removeTag(self._tag)
+
+    def stop(self) -> None:
+        """Interrupt a batch that is running, from another thread, and begin no other."""
+        self._stopped = True
+        self._spark.interruptTag(self._tag)
+
+    def fails(self, spans: Sequence[Span], steps: int | None = None) -> str | None:
+        """Run messages through the flow, or through its first steps; return the error, or None."""
+        if self._stopped or time.monotonic() > self._deadline:
+            raise _Interrupted
+        self.runs += 1
+        try:
+            rows = frames.transform(self._flow, self._sources({span.alias: span for span in spans}), steps)
+            rows = frames.sink_rows(self._flow, rows, {}) if steps is None else rows
             rows.write.format("noop").mode("overwrite").save()
+        except (AnalysisException, Problem) as error:
+            # It cannot run as a batch: nothing is learned about messages.
+            raise _Interrupted from error
         except PySparkException as error:
-            return explain(error)
+            text = explain(error)
+            if self._stopped or text.startswith(_NOBODYS_FAULT):
+                raise _Interrupted from error
+            return text
         return None
 
-    def is_broken(self, ranges: Sequence[Range]) -> bool:
-        """Say whether it fails wherever one looks: then it is the step, and no message."""
-        count = sum(one.stop - one.start for one in ranges)
-        return count >= _FEW and all(self.fails([_nth(ranges, place)]) for place in (0, count // 2, count - 1))
-
-    def search(self, ranges: Sequence[Range], others: Sequence[Range], found: dict[tuple[int, int], str]) -> None:
-        """Halve what fails, until it is single messages."""
-        waiting = [list(ranges)]
-        while waiting and len(found) <= MOST:
-            part = waiting.pop()
-            count = sum(one.stop - one.start for one in part)
-            error = self.fails([*part, *others]) if count else None
-            if error is None:
-                continue
-            if count == 1:
-                found[part[0].partition_id, part[0].start] = error
+    def _sources(self, spans: Mapping[str, Span]) -> "dict[str, DataFrame]":
+        found = {}
+        for alias, kept in self._kept.items():
+            if alias in spans:
+                places = self._places[alias][_PLACE]
+                first, last = (places[index].as_py() for index in (spans[alias].start, spans[alias].stop - 1))
+                found[alias] = kept.filter(F.col(_PLACE).between(first, last)).drop(_PLACE)
             else:
-                waiting += halves(part)
+                found[alias] = kept.limit(0).drop(_PLACE)
+        return found
+
+    def search(self, span: Span, others: Sequence[Span], found: list[Found], most: int) -> None:
+        """Find one failing message after the other in a span that fails.
+
+        Halving until one is left takes a batch a time. Where the first half is well, it must be the second.
+        """
+        rest = span
+        while len(found) < most:
+            part = rest
+            while part.stop - part.start > 1:
+                first, second = part.halves()
+                part = second if self.fails([first, *others]) is None else first
+            # Twice: a service that was away for a moment is nobody's poison.
+            error = self.fails([part, *others]) and self.fails([part, *others])
+            if error:
+                found.append(self._found(part, self._blamed([part, *others]), error))
+            rest = rest._replace(start=part.stop)
+            if rest.start == rest.stop or self.fails([rest, *others]) is None:
+                return
+
+    def _found(self, span: Span, part: str, error: str) -> Found:
+        row = self._places[span.alias].slice(span.start, 1).to_pylist()[0]
+        return Found(self._ids[row["queue"], row["partition"]], row["offset"], part, error)
+
+    def _blamed(self, spans: Sequence[Span]) -> str:
+        """Return the first step at which a message fails; past all of them, it is an expectation or a route."""
+        low, high = 1, len(self._flow.steps)
+        if not high or self.fails(spans, high) is None:
+            return "expectations and routes"
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self.fails(spans, middle) is None else (low, middle)
+        return self._flow.steps[low - 1].name
 
 
-def _nth(ranges: Sequence[Range], place: int) -> Range:
-    for one in ranges:
-        if place < one.stop - one.start:
-            return one._replace(start=one.start + place, stop=one.start + place + 1)
-        place -= one.stop - one.start
-    raise IndexError(place)
+def search(probe: Probe, spans: Sequence[Span], most: int, found: list[Found]) -> None:
+    """Find the messages that fail in what a probe has kept. What is found by the time that it is interrupted counts."""
+    if not spans or probe.fails(spans) is None:
+        return
+    clean = _clean(probe, spans)
+    if clean is None and sum(span.stop - span.start for span in spans) >= _FEW:
+        # It fails wherever one looks: it is the step, and no message.
+        return
+    for index, span in enumerate(spans if clean else ()):
+        # Beside others that are well, since what fails with bad ones is not to blame.
+        others = [one for place, one in enumerate(clean or ()) if place != index]
+        if len(spans) == 1 or probe.fails([span, *others]) is not None:
+            probe.search(span, others, found, most)
+    if not found:
+        # Only together they fail: one side is enough.
+        probe.search(spans[0], spans[1:], found, most)
 
 
-def halves(ranges: Sequence[Range]) -> list[list[Range]]:
-    """Cut ranges into two of about the same number of messages."""
-    half = sum(one.stop - one.start for one in ranges) // 2
-    first: list[Range] = []
-    second: list[Range] = []
-    taken = 0
-    for one in ranges:
-        cut = min(max(half - taken, 0), one.stop - one.start)
-        if cut:
-            first.append(one._replace(stop=one.start + cut))
-        if cut < one.stop - one.start:
-            second.append(one._replace(start=one.start + cut))
-        taken += one.stop - one.start
-    return [first, second]
+def _clean(probe: Probe, spans: Sequence[Span]) -> tuple[Span, ...] | None:
+    """Look for a message of each source that are well together: among the first ones, those of the middle, the last."""
+    tried = [[span._replace(start=place, stop=place + 1) for place in dict.fromkeys(_three_of(span))] for span in spans]
+    return next((some for some in islice(product(*tried), _FEW) if probe.fails(some) is None), None)
+
+
+def _three_of(span: Span) -> tuple[int, int, int]:
+    return span.start, (span.start + span.stop) // 2, span.stop - 1
 
 
 def _by_queue(ranges: Sequence[Range]) -> dict[str, tuple[str, str, str]]:
@@ -132,7 +266,3 @@ def _by_queue(ranges: Sequence[Range]) -> dict[str, tuple[str, str, str]]:
         )
         for queue, parts in wanted.items()
     }
-
-
-def _blamed(flow: Flow) -> str:
-    return flow.steps[0].name if len(flow.steps) == 1 else "a step"

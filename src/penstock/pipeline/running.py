@@ -5,14 +5,16 @@ can mend, a flow that Spark refuses or a checkpoint of another query, is failed 
 """
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.errors import AnalysisException, PySparkException
 
 from penstock.engine.flow_calls import Telling
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -23,11 +25,51 @@ BACKOFF_MOST = 60.0
 PATIENCE = 3
 # A rate is that of the last epoch, for as long as it can be called the last.
 _RATE_SECONDS = 10.0
-_HOPELESS = ("goes on with query", "published already, and with other content", "comes after epoch", "is no snapshot")
+_HOPELESS = (
+    *("goes on with query", "published already, and with other content", "comes after epoch", "is no snapshot"),
+    *("Retention dropped what this query has still to read",),
+)
 # The words of an exception at the end of a Python traceback, or of Spark's list of causes.
 _CAUSE = re.compile(
     r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Input|TooLarge|Found|Retryable|Unavailable)): (.+)$", re.MULTILINE
 )
+
+
+class Search(Protocol):
+    """Looks for what can be done about an epoch that fails, for as long as it takes."""
+
+    def run(self) -> str | None:
+        """Return what was done, in words, or None."""
+
+    def stop(self) -> None:
+        """Let it end soon, from another thread."""
+
+
+class Mending:
+    """A search in a thread of its own: whoever looks after all the other queries cannot wait for it."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.result: str | None = None
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search has ended."""
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End it."""
+        self._search.stop()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self.result = self._search.run()
+        except (PenstockError, PySparkException):
+            # The epoch has failed anyway, and is tried again; so is the search.
+            self.result = None
 
 
 class Running:
@@ -37,17 +79,20 @@ class Running:
         self,
         name: str,
         start: "Callable[[], StreamingQuery]",
-        mend: "Callable[[StreamingQuery | None, str], str | None] | None" = None,
+        mend: "Callable[[StreamingQuery], Search] | None" = None,
         *,
         once: bool = False,
         give_up: int | None = None,
+        backoff: float = BACKOFF_FIRST,
     ) -> None:
         self.name = name
         self._start = start
         self._mend = mend
         self._once = once
         self._give_up = give_up
+        self._backoff = backoff
         self._query: StreamingQuery | None = None
+        self._mending: Mending | None = None
         self._retry_at = 0.0
         self._seen_at = 0.0
         self.state = "starting"
@@ -71,13 +116,23 @@ class Running:
             return
         if self.state == "paused":
             self.state, self._retry_at = "starting", 0.0
+        if self._mending is not None:
+            if self._mending.is_over:
+                self._mended(self._mending.result)
+            return
         if self._query is None:
             if not self.is_over and time.monotonic() >= self._retry_at:
                 self._begin()
             return
-        self._look(self._query)
-        if not self._query.isActive:
-            self._ended(self._query)
+        try:
+            self._look(self._query)
+            if not self._query.isActive:
+                self._ended(self._query)
+        except PySparkException as error:
+            # A Connect server that went away, for instance; the query is started again, and fenced if it lives on.
+            self._query = None
+            self._back_off(explain(error))
+            self._maybe_give_up()
 
     def telling(self) -> Telling:
         """Return how it fares."""
@@ -97,8 +152,9 @@ class Running:
             self._query = self._start()
         except AnalysisException as error:
             self._fail(explain(error))
-        except PySparkException as error:
+        except (PenstockError, PySparkException) as error:
             self._back_off(explain(error))
+            self._maybe_give_up()
         else:
             self.state = "running"
 
@@ -106,16 +162,19 @@ class Running:
         progress: Any = query.lastProgress
         if progress is None:
             return
-        epoch, rows = int(progress["batchId"]), int(progress["numInputRows"])
+        # As attributes: of Spark Connect, the sums over the sources are not among its items.
+        epoch, rows = int(progress.batchId), int(progress.numInputRows)
         if rows and (self.epoch is None or epoch > self.epoch or self._seen_at == 0.0):
             self.epoch, self._seen_at = epoch, time.monotonic()
             self.rows += rows
-            self._rate = float(progress.get("processedRowsPerSecond") or 0.0)
+            self._rate = float(progress.processedRowsPerSecond or 0.0)
             # An epoch got through: what was wrong is over.
             self.failures, self.error = 0, None
 
     def _ended(self, query: "StreamingQuery") -> None:
         self._query = None
+        # The last epoch may have ended since the last look.
+        self._look(query)
         problem = query.exception()
         if problem is None:
             self.state = "finished" if self._once else "starting"
@@ -123,23 +182,29 @@ class Running:
             return
         text = explain(problem)
         if any(words in text for words in _HOPELESS):
-            self._fail(text)
+            self._fail(f"{text} `penstock run --reset {self.name}` begins with a new checkpoint where the flow stands.")
             return
-        self.failures += 1
+        self._back_off(text)
         if self.failures >= PATIENCE and self._mend is not None:
-            mended = self._mend(query, text)
-            if mended is not None:
-                self.remark, self._retry_at, self.state = mended, 0.0, "starting"
-                return
-        if self._give_up is not None and self.failures >= self._give_up:
-            self._fail(text)
+            self._mending = Mending(self._mend(query))
         else:
-            self._back_off(text)
+            self._maybe_give_up()
+
+    def _mended(self, done: str | None) -> None:
+        self._mending = None
+        if done is not None:
+            self.remark, self._retry_at, self.state = done, 0.0, "starting"
+        else:
+            self._maybe_give_up()
+
+    def _maybe_give_up(self) -> None:
+        if self._give_up is not None and self.failures >= self._give_up:
+            self._fail(self.error or "")
 
     def _back_off(self, text: str) -> None:
-        self.failures = max(self.failures, 1)
-        pause = min(BACKOFF_FIRST * 2 ** (self.failures - 1), BACKOFF_MOST)
-        self._retry_at = time.monotonic() + pause
+        """Try again later, each time after twice as long."""
+        self.failures += 1
+        self._retry_at = time.monotonic() + min(self._backoff * 2 ** min(self.failures - 1, 30), BACKOFF_MOST)
         self.state, self.error = "backing off", text
 
     def _fail(self, text: str) -> None:
@@ -149,6 +214,9 @@ class Running:
         if self._query is not None:
             query, self._query = self._query, None
             query.stop()
+        if self._mending is not None:
+            mending, self._mending = self._mending, None
+            mending.stop()
 
 
 def explain(error: Exception) -> str:

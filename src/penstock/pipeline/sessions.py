@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock import spark as connector
+from penstock.errors import SetupError
 from penstock.settings import Settings
+from penstock.spark.sessions import prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,12 +32,7 @@ def opened(
         # Spark's processes find the embedded server where we do.
         os.environ["PENSTOCK_HOME"] = str(settings.home)
     if remote is not None:
-        from pyspark.sql import SparkSession
-
-        spark = SparkSession.builder.remote(remote).getOrCreate()
-        for key, value in said.items():
-            spark.conf.set(key, value)
-        connector.register(spark)
+        spark = _connect(remote, said)
     else:
         if master is None:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -44,3 +41,21 @@ def opened(
         yield spark
     finally:
         spark.stop()
+
+
+def _connect(remote: str, said: Mapping[str, str]) -> "SparkSession":
+    """Open a session of a Spark Connect server; `local[2]` starts one on this machine."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    prepare()
+    builder = SparkSession.builder.remote(remote)
+    # What the server does not let a session set, it passes over and says so.
+    for key, value in said.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+        connector.register(spark)
+    except PySparkException as error:
+        raise SetupError(f"the Spark Connect server {remote} cannot be used: {error}") from error
+    return spark

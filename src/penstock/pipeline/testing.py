@@ -5,11 +5,14 @@ def test_negative_amounts_are_dead(penstock_spark):
     assert made.dead == [Dead("clean-orders: amount is positive", {"id": 1, "customer": "ada", "amount": -2.0})]
 """
 
+import atexit
+import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -69,17 +72,19 @@ def run_steps(flow: Flow, rows: Rows | Mapping[str, Rows], spark: "SparkSession"
 
 
 def run_flow(flow: Flow, rows: Rows | Mapping[str, Rows], client: "Client", spark: "SparkSession") -> Made:
-    """Push values to the sources of a flow, run it on a penstock until it has read them, and return what it made."""
+    """Push values to the sources of a flow, run it on a penstock until it has read them, and return what it made.
+
+    Run again, it goes on where it stood, with its state; what it returns is all that its queues hold by then.
+    """
     from penstock.pipeline.supervisor import Supervisor
 
     given: Mapping[str, Rows] = rows if isinstance(rows, Mapping) else dict.fromkeys(flow.sources, rows)
     for alias, queue in flow.sources.items():
         client.push(queue, [_encoded(row) for row in given[alias]], partition="test")
-    with tempfile.TemporaryDirectory(prefix="penstock-flow-", ignore_cleanup_errors=True) as folder:
-        said: list[str] = []
-        settings = resolve({"url": client.dsn, "home": folder})
-        if not Supervisor([flow], settings, once=True, checkpoints=folder, echo=said.append).run(spark):
-            raise PenstockError("\n".join(said))
+    said: list[str] = []
+    settings = resolve({"url": client.dsn, "home": _home()})
+    if not Supervisor([flow], settings, once=True, echo=said.append).run(spark):
+        raise PenstockError("\n".join(said))
     known = {info.name for info in client.queues()}
     made = Made()
     for queue in flow.outputs:
@@ -92,6 +97,14 @@ def run_flow(flow: Flow, rows: Rows | Mapping[str, Rows], client: "Client", spar
     for queue in flow.sources.values():
         made.dead += [Dead(letter.reason, _decoded(letter.value)) for letter in client.dead_letters(queue, flow.name)]
     return made
+
+
+@cache
+def _home() -> str:
+    """Return where the checkpoints of this process's tests lie, until it ends."""
+    folder = tempfile.mkdtemp(prefix="penstock-flow-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _frame(flow: Flow, alias: str, rows: list[Any], spark: "SparkSession", made: Made) -> "DataFrame":

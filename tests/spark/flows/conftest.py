@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -28,7 +29,7 @@ class Plant:
 
     def supervisor(self, flows: Sequence[Flow], **options: Any) -> Supervisor:
         settings = resolve({"url": self.dsn, "home": self.folder})
-        return Supervisor(flows, settings, echo=self.said.append, **options)
+        return Supervisor(flows, settings, echo=self.said.append, backoff=0.1, **options)
 
     def drain(self, *flows: Flow, **options: Any) -> bool:
         """Run flows until they have read what is there; returns whether none failed."""
@@ -68,6 +69,17 @@ class Plant:
             for partition in self.client.partitions(queue)
             for message in self.client.scan(queue, partition.name)
         ]
+
+    def number(self, queue: str, partition: str) -> int:
+        """Return the id of a partition."""
+        with psycopg.connect(self.dsn) as connection:
+            row = connection.execute(
+                "SELECT p.partition_id FROM penstock.partitions p JOIN penstock.queues q USING (queue_id)"
+                " WHERE q.name = %s AND p.name = %s",
+                (queue, partition),
+            ).fetchone()
+        assert row is not None
+        return int(row[0])
 
     def ids(self, queue: str) -> list[int]:
         return sorted(value["id"] for value in self.values(queue))

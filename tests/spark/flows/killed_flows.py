@@ -1,6 +1,6 @@
-"""The flows of the tests that kill `penstock run`: a join with an expectation and two routes; and ten that compete."""
+"""What the test runs that kills `penstock run`: a join with an expectation and two routes, and totals of windows."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, functions
 
 from penstock.pipeline import Flow
 
@@ -21,3 +21,21 @@ def joined(o: DataFrame, p: DataFrame) -> DataFrame:
 paid.expect("paid in full", "paid >= amount")
 paid.route("large", when="amount > 50", partition="customer")
 paid.to("out", partition="customer")
+
+
+totals = Flow("totals", source="out", schema="id long", max_messages=100)
+
+
+@totals.step
+def per_hundred(df: DataFrame) -> DataFrame:
+    """Ids are taken for seconds; none is late, and the windows end when one comes that is far above all others."""
+    return (
+        df.withColumn("at", functions.timestamp_seconds("id"))
+        .withWatermark("at", "1000 seconds")
+        .groupBy(functions.window("at", "100 seconds").alias("window"))
+        .count()
+        .selectExpr("unix_timestamp(window.start) AS id", "count")
+    )
+
+
+totals.to("totals", partition="'all'")

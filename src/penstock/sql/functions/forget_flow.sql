@@ -14,7 +14,7 @@ AS $$
 BEGIN
     IF EXISTS (
         SELECT 1 FROM penstock.flow_states s
-        WHERE s.flow_name = forget_flow.flow_name AND s.state NOT IN ('stopped', 'finished')
+        WHERE s.flow_name = forget_flow.flow_name AND s.state NOT IN ('stopped', 'finished', 'failed')
           AND s.told_at > clock_timestamp() - interval '15 seconds'
     ) THEN
         RAISE EXCEPTION 'flow "%" is in the hands of a supervisor', forget_flow.flow_name

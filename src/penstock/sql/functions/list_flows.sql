@@ -3,7 +3,8 @@
 -- The flows there are, and how each fares. Of what it has still to do, warm is admitted to an epoch that is not
 -- published yet, and cold is the rest: both by subtraction.
 --
--- Returns: a row per flow, by name. The state is lost where a supervisor has not been heard of for 15 seconds.
+-- Returns: a row per flow, by name. The state is lost where a supervisor has not been heard of for 15 seconds, and
+-- paused also where nobody runs a flow that shall pause.
 -- Calls: group_work. Tables: flows, flow_states, queues, consumer_groups, dead_letters, epoch_sources, snapshots,
 -- sink_runs (read).
 CREATE OR REPLACE FUNCTION penstock.list_flows()
@@ -19,15 +20,19 @@ AS $$
     SELECT
         f.name, f.flow_type,
         CASE
-            WHEN s.state IS NULL THEN 'stopped'
-            WHEN s.state NOT IN ('stopped', 'finished') AND s.told_at < clock_timestamp() - interval '15 seconds' THEN 'lost'
-            ELSE s.state
+            WHEN f.paused AND (coalesce(s.state, 'stopped') IN ('stopped', 'finished') OR h.is_lost) THEN 'paused'
+            WHEN h.is_lost THEN 'lost'
+            ELSE coalesce(s.state, 'stopped')
         END,
         s.since, f.paused, w.lag, least(a.admitted, w.lag), greatest(w.lag - a.admitted, 0), w.oldest_since,
         coalesce(s.rows_per_second, 0), s.epoch, s.epoch_at, w.dead_letters,
         coalesce(s.failures, 0), s.error, s.retry_at, f.sources, f.outputs, f.checkpoint, s.supervisor, s.told_at
     FROM penstock.flows f
     LEFT JOIN penstock.flow_states s ON s.flow_name = f.name
+    CROSS JOIN LATERAL (
+        SELECT s.state NOT IN ('stopped', 'finished', 'failed')
+            AND s.told_at < clock_timestamp() - interval '15 seconds' AS is_lost
+    ) h
     CROSS JOIN LATERAL (
         SELECT
             coalesce(sum(w.lag), 0)::bigint AS lag, min(w.oldest_since) AS oldest_since,

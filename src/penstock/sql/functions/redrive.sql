@@ -1,11 +1,12 @@
 -- penstock.redrive(queue_name, group_name, wanted_reason, wanted_ids, max_rows)
 --
 -- Delivers dead letters again, a chunk at a time, to the group that failed and to no other: they move to that group's
--- private lane, in one transaction. Each has its original id in the header penstock-origin; its attempts begin anew.
+-- private lane, in one transaction. Each has its original id in the header penstock-origin, and the name of the partition
+-- it was pushed to in penstock-partition; its attempts begin anew.
 --
 -- Parameters: those of take_dead_letters.
 -- Returns: how many; call again until it is 0.
--- Calls: take_dead_letters, push. Tables: queues, partitions (insert).
+-- Calls: take_dead_letters, push. Tables: queues (read), partitions (read, insert).
 CREATE OR REPLACE FUNCTION penstock.redrive(
     queue_name text, group_name text DEFAULT NULL, wanted_reason text DEFAULT NULL, wanted_ids bigint[] DEFAULT NULL,
     max_rows integer DEFAULT 1000
@@ -27,12 +28,11 @@ BEGIN
             d.group_id, '~redrive/' || d.group_id AS lane, count(*) AS letters,
             array_agg(d.payload ORDER BY d.dead_letter_id) AS payloads,
             array_agg(d.key ORDER BY d.dead_letter_id) AS keys,
-            array_agg(coalesce(d.headers, '{}') || jsonb_build_object(
-                'penstock-origin', coalesce(
-                    d.headers ->> 'penstock-origin',
-                    penstock.message_id(d.partition_id, d.message_offset, d.created_at)::text
-                )
-            ) ORDER BY d.dead_letter_id) AS headers
+            array_agg(jsonb_strip_nulls(jsonb_build_object('penstock-partition', (
+                SELECT p.name FROM penstock.partitions p WHERE p.partition_id = d.partition_id
+            ))) || jsonb_build_object(
+                'penstock-origin', penstock.message_id(d.partition_id, d.message_offset, d.created_at)::text
+            ) || coalesce(d.headers, '{}') ORDER BY d.dead_letter_id) AS headers
         FROM penstock.take_dead_letters(queue_name, group_name, wanted_reason, wanted_ids, max_rows) d
         GROUP BY d.group_id
         ORDER BY d.group_id

@@ -2,7 +2,7 @@
 --                        plugins)
 --
 -- Writes a flow and its actions to the registry. Shape and checkpoint are taken only while the flow has published
--- nothing; later the caller compares what is kept with what it has.
+-- nothing; later the caller compares what is kept with what it has, and a flow of another shape is not written.
 --
 -- Parameters: flow_type - DATA_SOURCE, TRANSFORM or DATA_SINK; sources, outputs - queues; shape - what the checkpoint
 -- depends on; action_names, action_classes, plugins - the actions in their order, as parallel arrays.
@@ -22,6 +22,14 @@ BEGIN
     IF (cardinality(action_names) = ALL (ARRAY[cardinality(action_classes), cardinality(plugins)])) IS NOT TRUE THEN
         RAISE EXCEPTION 'action_names, action_classes and plugins must be of one length'
             USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF EXISTS (
+        SELECT 1 FROM penstock.flows f
+        WHERE f.name = register_flow.flow_name AND f.writer IS NOT NULL AND f.shape <> register_flow.shape
+    ) THEN
+        RETURN QUERY
+        SELECT f.shape, f.checkpoint, f.writer, f.paused FROM penstock.flows f WHERE f.name = register_flow.flow_name;
+        RETURN;
     END IF;
     INSERT INTO penstock.flows AS f (name, flow_type, sources, outputs, shape, checkpoint)
     VALUES (

@@ -1,12 +1,13 @@
 -- penstock.sweep_stages(older_than)
 --
--- Removes what Spark jobs left behind: stages to which nothing was written for so long, and old entries of the ledger
--- and of what epochs read. A job that took longer than this between writing and committing fails when it commits, and
+-- Removes what Spark jobs left behind: stages to which nothing was written for so long, and old entries of the ledger,
+-- of what epochs read and of poison. A job that took longer than this between writing and committing fails when it commits, and
 -- publishes nothing. Maintenance calls it; the newest epoch of a streaming query is kept for ever.
 --
 -- Parameters: older_than - how long ago.
 -- Returns: how many stages were removed.
--- Calls: remove_stages. Tables: stages, staged (read), sink_commits, sink_runs, epoch_sources (delete).
+-- Calls: remove_stages. Tables: stages, staged (read), sink_commits, sink_runs, epoch_sources, poison
+-- (delete).
 CREATE OR REPLACE FUNCTION penstock.sweep_stages(older_than interval DEFAULT interval '1 day')
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
@@ -30,6 +31,8 @@ BEGIN
         RETURNING c.writer
     )
     DELETE FROM penstock.sink_runs r USING gone g WHERE r.writer = g.writer;
+    -- Its dead letters were published long ago, and no checkpoint goes back so far.
+    DELETE FROM penstock.poison p WHERE p.found_at < clock_timestamp() - interval '30 days';
     RETURN removed;
 END
 $$;

@@ -1,7 +1,7 @@
 -- penstock.tell_flow(flow_name, teller, state, failures, error, retry_at, epoch, rows_per_second, take_over)
 --
 -- Says how a flow fares; a supervisor that holds a flow does so every few seconds, and at most once a second. The first
--- one to tell holds it, until it says that it has stopped or is not heard of for 15 seconds.
+-- one to tell holds it, until it says that it has stopped, finished or failed, or is not heard of for 15 seconds.
 --
 -- Parameters: teller - which supervisor; state - starting, running, backing off, failed, paused, stopped or finished;
 -- take_over - whether the one who holds it is known to be dead; the others as the columns of flow_states.
@@ -36,7 +36,7 @@ BEGIN
         rows_per_second = excluded.rows_per_second,
         since = CASE WHEN excluded.state <> s.state THEN clock_timestamp() ELSE s.since END,
         told_at = clock_timestamp()
-    WHERE s.supervisor = excluded.supervisor OR s.state IN ('stopped', 'finished')
+    WHERE s.supervisor = excluded.supervisor OR s.state IN ('stopped', 'finished', 'failed')
        OR s.told_at < clock_timestamp() - interval '15 seconds' OR take_over;
     RETURN QUERY
     SELECT s.supervisor, coalesce(f.paused, false)

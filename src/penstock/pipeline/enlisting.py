@@ -1,0 +1,218 @@
+"""A flow becomes queries that can be started: its queues and its line in the registry are made, its checkpoint found.
+
+Whoever does this holds the flow. A flow that does not fit its checkpoint is refused, with the way out.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from penstock.engine import calls, flow_calls, group_calls, range_calls, stage_calls
+from penstock.engine.database import Database
+from penstock.errors import InvalidInput, NotFound, PenstockError, Retryable
+from penstock.pipeline import checking, checkpoints, frames, poison
+from penstock.pipeline.actions import actions, plugin_of
+from penstock.pipeline.flow import DATA_SINK, Copy, Flow, derive_type
+from penstock.pipeline.frames import Connection, Problem
+from penstock.pipeline.running import BACKOFF_FIRST, PATIENCE, Running
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_BUSY_PAUSE = 0.1
+_BUSY_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How the queries shall run. `base` is where new checkpoints lie; `reset` names flows that begin with a new one."""
+
+    base: str
+    once: bool = False
+    reset: frozenset[str] = frozenset()
+    backoff: float = BACKOFF_FIRST
+
+
+class Enlister:
+    """Makes the queries of flows, for a Spark and a penstock."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        database: Database,
+        connection: Connection,
+        wishes: Wishes,
+        echo: Callable[[str], None],
+    ) -> None:
+        self._spark, self._database, self._connection = spark, database, connection
+        self._wishes, self._echo = wishes, echo
+        # The files of a Connect server are its own.
+        self._is_here = not type(spark).__module__.startswith("pyspark.sql.connect")
+
+    def enlist(self, flow: Flow, made: "DataFrame", read_by_others: set[str]) -> list[Running]:
+        """Return the query of a flow, and those of its copies after it. `made` is what its steps make, as checked."""
+        spark, wishes = self._spark, self._wishes
+        shape = checking.shape(flow, made)
+        for queue in flow.sources.values():
+            self._ensure_group(flow, queue)
+        kind = derive_type(flow, read_by_others)
+        ends = list(flow.sources.values()), flow.outputs
+        listed = [tuple(action) for action in actions(flow)]
+        checkpoint = self._register(flow.name, kind, ends, shape, flow.checkpoint, listed, flow.where)
+        # What was checked is what is started: each source that Spark loads costs it a process.
+        checked = [made]
+
+        def start() -> "StreamingQuery":
+            limits = self._database.run(stage_calls.limits(flow.outputs))
+            most = {name: limit.max_message_bytes for name, limit in limits.items()}
+            frame = checked.pop() if checked else frames.flow_rows(spark, flow, self._connection)
+            rows = frames.sink_rows(flow, frame, most)
+            writer = rows.writeStream.format("penstock").outputMode("append").options(**self._connection.options())
+            return self._start(flow.name, flow.trigger, writer.option("groupId", flow.name), checkpoint)
+
+        def mend(query: "StreamingQuery") -> poison.Search:
+            return poison.Search(spark, self._database, flow, self._connection, query)
+
+        running = Running(
+            flow.name,
+            start,
+            mend if flow.files is None else None,
+            once=wishes.once,
+            give_up=PATIENCE + 1 if wishes.once else None,
+            backoff=wishes.backoff,
+        )
+        return [running, *(self._enlist_copy(flow, index, made) for index in range(len(flow.copies)))]
+
+    def _enlist_copy(self, flow: Flow, index: int, made: "DataFrame") -> Running:
+        from pyspark.sql.types import StructType
+
+        spark, copy, queue, name = self._spark, flow.copies[index], flow.copied_queue, flow.copy_name(index)
+        route = next(route for route in flow.routes if route.queue == queue)
+        if queue is None or route.value is not None:
+            raise Problem(flow, copy.where, f"its rows cannot be copied: {route.name} has a value of its own")
+        columns = StructType([field for field in made.schema.fields if field.name not in flow.message_columns])
+        listed = [(f"to {copy.place}", f"{Copy.__module__}.{Copy.__qualname__}", plugin_of(Copy.__module__))]
+        checkpoint = self._register(name, DATA_SINK, ([queue], []), copy.place, None, listed, copy.where)
+        options = self._connection.options() | {
+            "subscribe": queue,
+            "groupId": name,
+            "startingOffsets": "committed",
+            "maxOffsetsPerTrigger": str(flow.max_messages),
+            "valueSchema": columns.json(),
+        }
+
+        def start() -> "StreamingQuery":
+            self._ensure_queue(queue)
+            if copy.kind == "parquet" and self._is_here:
+                _refuse_foreign_files(copy, checkpoint)
+            rows = spark.readStream.format("penstock").options(**options).load().drop("_message")
+            writer = rows.writeStream.options(**copy.options).format("parquet")
+            if copy.kind == "parquet":
+                writer = writer.option("path", copy.place)
+            table = copy.place if copy.kind == "table" else None
+            return self._start(name, flow.trigger, writer, checkpoint, table)
+
+        give_up = PATIENCE if self._wishes.once else None
+        return Running(name, start, once=self._wishes.once, give_up=give_up, backoff=self._wishes.backoff)
+
+    def _start(
+        self, name: str, trigger: str, writer: Any, checkpoint: str, table: str | None = None
+    ) -> "StreamingQuery":
+        writer = writer.queryName(name).option("checkpointLocation", checkpoint)
+        writer = writer.trigger(availableNow=True) if self._wishes.once else writer.trigger(processingTime=trigger)
+        query: StreamingQuery = writer.start() if table is None else writer.toTable(table)
+        return query
+
+    def _ensure_queue(self, queue: str) -> bool:
+        """Make a queue that is not there; return whether it was."""
+        try:
+            self._database.run(calls.queues(queue))
+        except NotFound:
+            self._database.run(calls.create_queue(queue, {}, None))
+            return False
+        return True
+
+    def _ensure_group(self, flow: Flow, queue: str) -> None:
+        """Make the group of a flow; one that starts with the latest is told where that is before anything runs."""
+        try:
+            if (
+                flow.starting == "latest"
+                and self._ensure_queue(queue)
+                and flow.name not in {group.name for group in self._database.run(group_calls.groups(queue))}
+            ):
+                heads = self._database.run(range_calls.heads([queue], None, False))
+                if heads.ids:
+                    self._advance(flow, queue, heads)
+            self._ensure_queue(queue)
+            self._database.run(range_calls.ensure_reader(queue, flow.name))
+        except Retryable:
+            raise
+        except PenstockError as error:
+            raise Problem(flow, flow.where, f"it cannot read {queue}: {error}") from error
+
+    def _advance(self, flow: Flow, queue: str, heads: range_calls.Heads) -> None:
+        self._until_free(
+            f"flow {flow.name} cannot start with the latest now: somebody holds partitions of {queue}",
+            lambda: self._database.run(range_calls.advance(queue, flow.name, heads.ids, heads.heads)).busy,
+        )
+
+    def _register(
+        self,
+        name: str,
+        kind: str,
+        ends: tuple[Sequence[str], Sequence[str]],
+        shape: str,
+        checkpoint: str | None,
+        listed: Sequence[Any],
+        where: str,
+    ) -> str:
+        """Register a flow; return its checkpoint, or refuse one that does not fit."""
+        wanted = checkpoint or checkpoints.place(self._wishes.base, name)
+        if self._is_here:
+            wanted = checkpoints.absolute(wanted)
+        known = next((info for info in self._database.run(flow_calls.flows()) if info.name == name), None)
+        if known is not None and name in self._wishes.reset:
+            self._until_free(
+                f"flow {name} cannot be reset now: somebody holds partitions that it reads",
+                lambda: self._database.run(flow_calls.reset(name, wanted)),
+            )
+            self._echo(f"{name}: reset; its checkpoint is {wanted}")
+        elif known is not None and checkpoint is None:
+            wanted = known.checkpoint
+        kept = self._database.run(flow_calls.register(name, kind, ends, shape, wanted, listed))
+        if kept.writer is None:
+            return kept.checkpoint
+        way_out = (
+            f"`--reset {name}` begins with a new checkpoint where the flow stands, without the state of the old one"
+        )
+        if kept.shape != shape:
+            raise InvalidInput(
+                f"{where}: flow {name}: it has changed so that it cannot go on with its checkpoint: "
+                f"{checking.difference(kept.shape, shape)}. Change it back, or {way_out}"
+            )
+        if kept.checkpoint != wanted or (self._is_here and checkpoints.is_missing(kept.checkpoint)):
+            raise InvalidInput(
+                f"{where}: flow {name}: its checkpoint is not there: it was at {kept.checkpoint}. Bring it back, or "
+                f"{way_out}"
+            )
+        return kept.checkpoint
+
+    def _until_free(self, problem: str, count_busy: Callable[[], int]) -> None:
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while count_busy():
+            if time.monotonic() > deadline:
+                raise Retryable(problem)
+            time.sleep(_BUSY_PAUSE)
+
+
+def _refuse_foreign_files(copy: Copy, checkpoint: str) -> None:
+    """Spark passes over, silently, what a new query writes to files of another one."""
+    folder = checkpoints.local_path(copy.place)
+    if folder is not None and (folder / "_spark_metadata").exists() and checkpoints.is_missing(checkpoint):
+        raise PySparkException(
+            f"{copy.place} was written with another checkpoint than {checkpoint}: copy to another folder"
+        )
