@@ -1,5 +1,6 @@
 """Jobs that run once on Spark: archive a queue, and replay a range of one into another."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -191,6 +192,8 @@ def _session(settings: "Settings", master: str | None, remote: str | None, conf:
 
     if master and remote:
         raise click.UsageError("give --master or --remote, not both")
+    # It tells of Ctrl-C at length, which is told in a word at the end.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with sessions.opened(settings, master, remote, dict(one.partition("=")[::2] for one in conf)) as session:
         yield session
 
