@@ -1,6 +1,8 @@
 """Jobs that run once on Spark: archive a queue, and replay a range of one into another."""
 
+import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -191,7 +193,12 @@ def _session(settings: "Settings", master: str | None, remote: str | None, conf:
 
     if master and remote:
         raise click.UsageError("give --master or --remote, not both")
+    # Spark's bridge logs Ctrl-C with a traceback, and we say it in a word.
+    logging.getLogger().addFilter(lambda record: not (record.exc_info and record.exc_info[0] is KeyboardInterrupt))
     with sessions.opened(settings, master, remote, dict(one.partition("=")[::2] for one in conf)) as session:
+        # Spark has taken Ctrl-C for itself, and talks to its other half from within the signal. It is stopped anyway.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
         yield session
 
 
