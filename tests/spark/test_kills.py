@@ -100,6 +100,7 @@ def stages_begun(client: Client) -> int:
     return int(row[0])
 
 
+@pytest.mark.timeout(900)
 def test_drivers_that_are_killed_or_stopped_at_any_step_neither_lose_nor_repeat(
     client: Client, drivers: Drivers, folder: Path
 ) -> None:

@@ -28,6 +28,8 @@ _STATEFUL = re.compile(
     r"|Window)\b.*)$",
     re.MULTILINE,
 )
+# What Spark makes anew each time that it plans the same query.
+_PASSING = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|#\d+L?|\d{3,}")
 _TRIGGER = re.compile(
     r"\s*(interval\s+)?(\d+(\.\d+)?\s*(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+", re.IGNORECASE
 )
@@ -99,7 +101,7 @@ def shape(flow: Flow, frame: "DataFrame") -> str:
     """Return what a checkpoint depends on, as JSON: the sources, and what Spark keeps state for."""
     plan = _explained(frame)
     analyzed = plan.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
-    stateful = [re.sub(r"#\d+L?|\d{3,}", "", found[1]) for found in _STATEFUL.finditer(analyzed)]
+    stateful = [_PASSING.sub("", found[1]) for found in _STATEFUL.finditer(analyzed)]
     sources = [*flow.sources.items()] if flow.files is None else [str(flow.files.path or flow.files.table)]
     return json.dumps({"sources": sources, "state": stateful})
 

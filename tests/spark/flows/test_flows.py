@@ -11,13 +11,13 @@ from typing import Any
 import psycopg
 import pytest
 from pyspark.sql import DataFrame, functions
-from pyspark.sql.types import DoubleType, LongType
+from pyspark.sql.types import DoubleType, LongType, StringType
 
 import penstock.spark
 from penstock import Message
 from penstock.engine.flow_calls import Range
 from penstock.errors import InvalidInput, Retryable
-from penstock.pipeline import Flow, archive, frames
+from penstock.pipeline import Flow, archive, checking, frames
 from penstock.pipeline.frames import Connection
 from penstock.pipeline.poison import MOST, Found, Probe, search
 from penstock.pipeline.testing import Dead, run_flow, run_steps
@@ -290,6 +290,23 @@ def test_a_changed_flow_is_refused_and_reset_goes_on_where_it_stood(plant: Plant
     assert plant.drain(distinct, reset=["f"]), plant.said
     assert plant.ids("distinct") == list(range(11, 20))
     assert plant.ids("out") == list(range(1, 10))
+
+
+def test_the_shape_of_a_flow_is_the_same_each_time_and_another_for_another_state(plant: Plant) -> None:
+    def shape(*keys: str) -> str:
+        flow = Flow("f", source="in", schema=f"{ORDERS}, at timestamp").to("out")
+
+        @flow.step
+        def counted(df: DataFrame) -> DataFrame:
+            by = [functions.window("at", "1 minute"), *map(functions.col, keys)]
+            seen = functions.udf(lambda name: name, StringType())
+            timely = df.withColumn("customer", seen("customer")).withWatermark("at", "1 minute")
+            return timely.dropDuplicates(["id", "at"]).groupBy(*by).count()
+
+        return checking.shape(flow, frames.flow_rows(plant.spark, flow, Connection(plant.dsn)))
+
+    assert shape() == shape()
+    assert shape("customer") != shape()
 
 
 def test_files_come_in_and_parquet_and_a_table_go_out(plant: Plant) -> None:

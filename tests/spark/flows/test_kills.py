@@ -51,7 +51,7 @@ class Runs:
                 log.write(some)
 
     def finish(self, process: "subprocess.Popen[bytes]") -> None:
-        assert process.wait(150) == 0, self.log()[-3000:]
+        assert process.wait(300) == 0, self.log()[-3000:]
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")
@@ -127,10 +127,10 @@ def test_a_flow_that_is_killed_in_the_middle_of_epochs_loses_nothing_and_repeats
             until(partial(staged, connection, round_), 240)
             runs.kill(process)
             assert epochs(connection) < 15
-    # An order far above all others ends every window. The last run is on a Spark Connect server.
+    # An order far above all others ends every window.
     client.push("orders", {"id": 9999, "customer": "c1", "amount": 1.0}, partition="p")
     client.push("payments", {"order": 9999, "paid": 1.0}, partition="p")
-    runs.finish(runs.start("killed_flows.py", "--once", "--remote", "local[2]"))
+    runs.finish(runs.start("killed_flows.py", "--once"))
 
     full = [number for number in amounts if number not in unpaid]
     assert Counter(values(client, "out")) == Counter([*full, 9999])
@@ -144,6 +144,15 @@ def test_a_flow_that_is_killed_in_the_middle_of_epochs_loses_nothing_and_repeats
     assert len(client.dead_letters("orders", reason="paid: malformed")) == 6
     assert [client.lag(queue, "paid") for queue in ("orders", "payments")] == [0, 0]
     assert all(check.violations == 0 for check in client.verify())
+
+
+def test_a_flow_runs_unchanged_on_spark_connect(client: Client, runs: Runs) -> None:
+    client.push("in0", [*({"id": n} for n in range(150)), b"{"], partition="p")
+    runs.finish(runs.start("many_flows.py", "--flow", "f0", "--once", "--remote", "local[2]"))
+    assert values(client, "out0") == list(range(150))
+    assert [letter.reason for letter in client.dead_letters("in0")] == ["f0: malformed"]
+    (info,) = client.flows()
+    assert (info.state, info.epoch, client.lag("in0", "f0")) == ("finished", 1, 0)
 
 
 def test_ten_flows_share_two_cores_and_ctrl_c_ends_them_in_the_middle(client: Client, dsn: str, runs: Runs) -> None:
