@@ -42,7 +42,6 @@ DECLARE
     body_sizes   integer[];
     key_sizes    integer[];
     header_sizes integer[];
-    suspect      record;
 BEGIN
     IF (cardinality(queue_names) = ALL (ARRAY[cardinality(partition_names), cardinality(counts)])) IS NOT TRUE THEN
         RAISE EXCEPTION 'queue_names, partition_names and counts must be of one length'
@@ -111,6 +110,18 @@ BEGIN
             (SELECT q.settings FROM penstock.queues q WHERE q.name = k.name), penstock.effective_settings('{}')
         ) AS settings
     ) q;
+    -- Only a segment that is over the limit as a whole can hold a message that is.
+    PERFORM penstock.require_packed(
+        s.queue_name, s.allowed, s.count, substring(body FROM s.body_start FOR s.body_size),
+        substring(ends FROM s.first + 1 FOR 4 * s.count), NULL, NULL, NULL, NULL
+    )
+    FROM (
+        SELECT
+            u.queue_name, limits[array_position(known, u.queue_name)] AS allowed, u.count, 4 * u.first AS first, u.body_size,
+            (sum(u.body_size) OVER (ORDER BY u.position ROWS UNBOUNDED PRECEDING) - u.body_size + 1)::integer AS body_start
+        FROM unnest(queue_names, counts, firsts, body_sizes) WITH ORDINALITY u (queue_name, count, first, body_size, position)
+    ) s
+    WHERE s.body_size > s.allowed;
     INSERT INTO penstock.segments (
         partition_id, base_offset, created_at, count, bytes,
         body, body_compressed, ends, keys, key_ends, headers, header_ends
@@ -136,18 +147,5 @@ BEGIN
         WINDOW before AS (ORDER BY u.position ROWS UNBOUNDED PRECEDING)
     ) s
     CROSS JOIN LATERAL (SELECT compress[array_position(known, s.queue_name)] AS compressed) c;
-    -- Only a segment that is over the limit as a whole can hold a message that is.
-    FOR suspect IN
-        SELECT s.queue_name, limits[array_position(known, s.queue_name)] AS allowed, g.*
-        FROM unnest(queue_names, body_sizes) WITH ORDINALITY s (queue_name, body_size, position)
-        JOIN penstock.segments g
-            ON g.partition_id = -stage AND g.base_offset = stage_segments.first_ordinal + s.position - 1
-        WHERE s.body_size > limits[array_position(known, s.queue_name)]
-    LOOP
-        PERFORM penstock.require_packed(
-            suspect.queue_name, suspect.allowed, suspect.count, coalesce(suspect.body, suspect.body_compressed),
-            suspect.ends, suspect.keys, suspect.key_ends, suspect.headers, suspect.header_ends
-        );
-    END LOOP;
 END
 $$;
