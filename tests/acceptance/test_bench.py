@@ -77,3 +77,34 @@ def test_a_quick_run_of_batching_judges_every_promise(penstock_dsn: str, tmp_pat
     assert min(report["round_trips"]["unbatched"]) >= report["pops"]
     assert max(report["round_trips"]["batched"]) <= 3
     assert report["idle"]["calls"] / report["idle"]["seconds"] <= 6
+
+
+def test_a_quick_run_of_spark_judges_every_promise_and_drops_its_database(penstock_dsn: str, tmp_path: Path) -> None:
+    before = databases(penstock_dsn)
+    done = bench("spark", "--quick", "--json", "--url", penstock_dsn, "--save", str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert json.loads((tmp_path / "spark.json").read_text()) == report
+    assert {case: set(contenders) for case, contenders in report["samples"].items()} == {
+        "read": {"penstock", "jdbc", "limit"},
+        "write": {"penstock", "jdbc", "jdbc keyed", "floor", "limit"},
+        "read many partitions": {"ten", "many"},
+        "write many partitions": {"ten", "many"},
+        "empty epoch": {"penstock", "limit"},
+        "epoch": {"penstock", "limit"},
+    }
+    for contenders in report["samples"].values():
+        for times in contenders.values():
+            assert times
+            assert all(time > 0 for time in times)
+    text = (tmp_path / "spark.md").read_text()
+    assert sum(line.startswith(("kept", "MISSED")) for line in text.splitlines()) == 8
+    assert databases(penstock_dsn) == before
+
+
+def databases(dsn: str) -> set[str]:
+    """Return which databases of benchmarks there are."""
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute("SELECT datname FROM pg_database WHERE datname LIKE 'penstock_bench%'").fetchall()
+    return {name for (name,) in rows}

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -174,3 +175,13 @@ def test_spark_filters_by_itself_where_it_keeps_them(lab: Lab) -> None:
     frame = lab.read()
     assert frame.where("partition = 'small' AND offset BETWEEN 10 AND 19").count() == 10
     assert frame.count() == 88
+
+
+def test_a_session_plans_as_many_tasks_as_its_cores_are_worth(lab: Lab) -> None:
+    lab.client.push_many("in", [(f"p{number}", b"x") for number in range(40)])
+    with psycopg.connect(lab.dsn) as connection:
+        # Planning believes what the rows say.
+        connection.execute("UPDATE penstock.segments SET bytes = 1000000000")
+    # Spark plans in a process of its own, which learns of the cores through the source's class alone.
+    assert lab.read("in").rdd.getNumPartitions() == 3 * lab.spark.sparkContext.defaultParallelism == 6
+    assert lab.read("in", minPartitions="20").rdd.getNumPartitions() == 20

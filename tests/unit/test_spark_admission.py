@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.range_calls import PlannedPage
 from penstock.spark.admission import share_messages
-from penstock.spark.planning import MOST_TASKS, TASK_BYTES, deal
+from penstock.spark.planning import TASK_BYTES, deal
 from penstock.spark.positions import Positions, numbers
 
 Available = st.lists(st.integers(1, 1000), min_size=1, max_size=50)
@@ -49,22 +49,22 @@ def covered(tasks: list[list[PlannedPage]]) -> dict[int, list[tuple[int, int]]]:
 
 def test_one_hot_partition_is_cut_over_several_tasks() -> None:
     pages = [PlannedPage(1, start, start + 100, 8 << 20) for start in range(0, 2000, 100)]
-    tasks = deal(pages, 1)
+    tasks = deal(pages, 1, 64)
     assert len(tasks) == 20 * (8 << 20) // TASK_BYTES + 1
     assert covered(tasks)[1] == [(page.start, page.stop) for page in pages]
 
 
 def test_a_small_range_is_cut_where_many_tasks_are_wanted() -> None:
-    tasks = deal([PlannedPage(1, 10, 50, 1000)], 4)
+    tasks = deal([PlannedPage(1, 10, 50, 1000)], 4, 2)
     assert covered(tasks)[1] == [(10, 20), (20, 30), (30, 40), (40, 50)]
     assert len(tasks) == 4
 
 
 def test_a_hundred_thousand_partitions_share_a_few_tasks() -> None:
-    tasks = deal([PlannedPage(number, 0, 1, 100) for number in range(100_000)], 1)
+    tasks = deal([PlannedPage(number, 0, 1, 100) for number in range(100_000)], 1, 64)
     assert len(tasks) == 13
     assert max(map(len, tasks)) - min(map(len, tasks)) < 1000
 
 
 def test_there_is_a_limit_to_the_number_of_tasks() -> None:
-    assert len(deal([PlannedPage(1, number, number + 1, TASK_BYTES) for number in range(1000)], 1)) == MOST_TASKS
+    assert len(deal([PlannedPage(1, number, number + 1, TASK_BYTES) for number in range(1000)], 1, 6)) == 6

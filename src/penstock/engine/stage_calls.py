@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from penstock.engine.calls import Call, Place, Row, nothing, scalar, segment_arrays
-from penstock.engine.packing import Segment
+from penstock.engine.calls import Call, Row, nothing, scalar
 
 
 class Limits(NamedTuple):
@@ -16,6 +15,26 @@ class Limits(NamedTuple):
 
     max_message_bytes: int
     spread: int
+
+
+Column = bytes | memoryview | None
+
+
+class Part(NamedTuple):
+    """Some segments, which are sent at once: an entry of the lists for each.
+
+    Their columns lie end to end, and ends count anew in every segment.
+    """
+
+    queues: list[str]
+    partitions: list[str]
+    counts: list[int]
+    body: Column
+    ends: Column
+    keys: Column
+    key_ends: Column
+    headers: Column
+    header_ends: Column
 
 
 class Published(NamedTuple):
@@ -59,18 +78,12 @@ def begin(writer: str, run: str, epoch: int) -> Call[int]:
     return Call("SELECT penstock.begin_stage(%s::text, %s::text, %s::bigint)", (writer, run, epoch), scalar, True)
 
 
-def stage(stage_id: int, first: int, segments: Sequence[tuple[Place, Segment]]) -> Call[None]:
+def stage(stage_id: int, first: int, part: Part) -> Call[None]:
     """Write segments to a stage, of which it has `first` already."""
     return Call(
-        "SELECT penstock.stage_segments(%s::bigint, %s::bigint, %s::text[], %s::text[], %s::integer[], %b::bytea[], "
-        "%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[])",
-        (
-            stage_id,
-            first,
-            [place.queue for place, _ in segments],
-            [place.partition for place, _ in segments],
-            *segment_arrays([segment for _, segment in segments]),
-        ),
+        "SELECT penstock.stage_segments(%s::bigint, %s::bigint, %s::text[], %s::text[], %s::integer[], %b::bytea, "
+        "%b::bytea, %b::bytea, %b::bytea, %b::bytea, %b::bytea)",
+        (stage_id, first, *part),
         nothing,
         True,
     )

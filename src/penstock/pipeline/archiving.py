@@ -193,11 +193,12 @@ class Archiving:
 
     def tasks(self, pages: "Sequence[PlannedPage]") -> "list[Task]":
         """Deal pages out to tasks."""
+        from penstock.spark.options import MOST_TASKS
         from penstock.spark.planning import Page, Task, deal
 
         return [
             Task([Page(page[0], self.queue, self._names[page[0]], *page[1:]) for page in part])
-            for part in deal(pages, 1)
+            for part in deal(pages, 1, MOST_TASKS)
         ]
 
     def write(self, job: "Job", pages: "Sequence[PlannedPage]") -> "list[File]":

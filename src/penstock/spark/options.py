@@ -16,6 +16,9 @@ EARLIEST, LATEST = -2, -1
 COMMITTED = -3
 _WORDS = {"earliest": EARLIEST, "latest": LATEST, "committed": COMMITTED}
 
+# How many tasks a reading has at most, unless the session says how many cores it has or the reader asks for more.
+MOST_TASKS = 64
+
 READ_OPTIONS = (
     "url",
     "subscribe",
@@ -72,6 +75,7 @@ class ReadOptions:
     archive: bool = True
     value_schema: dict[str, Any] | None = None
     message_column: str = "_message"
+    most_tasks: int = MOST_TASKS
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class WriteOptions:
     name: str | None = None
 
 
-def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int = MOST_TASKS) -> ReadOptions:
     """Check the options of a reader."""
     known = _known(given, READ_OPTIONS)
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in known]
@@ -132,6 +136,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         archive=_take(known, "archive", _flag, True),
         value_schema=_take(known, "valueSchema", _value_schema, None),
         message_column=_take(known, "messageColumn", _name, "_message"),
+        most_tasks=most_tasks,
     )
 
 

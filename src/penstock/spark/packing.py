@@ -6,6 +6,7 @@ is refused by name before anything is published.
 
 import random
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -13,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.engine.calls import Place
-from penstock.engine.packing import MAX_SEGMENT_BYTES, MAX_SEGMENT_MESSAGES, Segment
+from penstock.engine.packing import MAX_SEGMENT_BYTES, MAX_SEGMENT_MESSAGES
 from penstock.engine.pushes import partition_for_key
-from penstock.engine.stage_calls import Limits
+from penstock.engine.stage_calls import Column, Limits, Part
 from penstock.errors import InvalidInput, MessageTooLarge
 from penstock.spark.positions import Numbers
+
+# How much is sent at once: PostgreSQL takes large parameters slowly.
+_SEND_BYTES = 4 << 20
 
 _headers_decoder = msgspec.json.Decoder(dict[str, str])
 
@@ -37,11 +40,11 @@ class Packer:
             return [self._queue]
         return [name for name in pc.unique(table["queue"].combine_chunks()).to_pylist() if name is not None]
 
-    def pack(self, table: Any, limits: Mapping[str, Limits]) -> list[tuple[Place, Segment]]:
-        """Pack a table of rows."""
+    def pack(self, table: Any, limits: Mapping[str, Limits]) -> Iterator[Part]:
+        """Pack a table of rows into parts; all of them are checked before the first."""
         rows = _Rows(table, self._queue, self._task, self._rows)
         self._rows += table.num_rows
-        return list(rows.segments(limits))
+        return rows.parts(limits)
 
 
 class _Rows:
@@ -58,7 +61,7 @@ class _Rows:
         self._require("queue", self._queues)
         self._check_texts()
 
-    def segments(self, limits: Mapping[str, Limits]) -> Iterator[tuple[Place, Segment]]:
+    def parts(self, limits: Mapping[str, Limits]) -> Iterator[Part]:
         queue_codes, queue_names = _codes(self._queues)
         self._check_sizes(queue_codes, [limits[name].max_message_bytes for name in queue_names])
         partition_codes, partition_names = _codes(self._placed(queue_codes, queue_names, limits))
@@ -69,16 +72,20 @@ class _Rows:
             codes = codes[order]
             columns = [None if column is None else column.take(pa.array(order)) for column in columns]
         values, keys, headers = [None if column is None else _Packed(column) for column in columns]
-        borders = np.flatnonzero(np.diff(codes)) + 1
-        for low, high in zip([0, *borders.tolist()], [*borders.tolist(), len(codes)], strict=True):
-            queue, partition = divmod(int(codes[low]), len(partition_names))
-            place = Place(queue_names[queue], partition_names[partition])
-            assert values is not None  # noqa: S101
-            for start, stop in values.cuts(low, high):
-                key_bytes, key_ends = (None, None) if keys is None else keys.column(start, stop, optional=True)
-                head_bytes, head_ends = (None, None) if headers is None else headers.column(start, stop, optional=True)
-                body, ends = values.column(start, stop)
-                yield place, Segment(stop - start, body or b"", ends or b"", key_bytes, key_ends, head_bytes, head_ends)
+        assert values is not None  # noqa: S101
+        # Where each segment begins, and where the last one ends.
+        starts = values.cut(np.flatnonzero(np.diff(codes, prepend=-1, append=-1)))
+        queues, partitions = np.divmod(codes[starts[:-1]], len(partition_names))
+        for low, high in pairwise(values.shares(starts)):
+            part = starts[low : high + 1]
+            yield Part(
+                [queue_names[code] for code in queues[low:high].tolist()],
+                [partition_names[code] for code in partitions[low:high].tolist()],
+                np.diff(part).tolist(),
+                *values.columns(part),
+                *((None, None) if keys is None else keys.columns(part, optional=True)),
+                *((None, None) if headers is None else headers.columns(part, optional=True)),
+            )
 
     def _placed(self, queue_codes: Numbers, queue_names: list[str], limits: Mapping[str, Limits]) -> Any:
         """Return the partition of each row: its own, that of its key, or any one of the queue's spread."""
@@ -156,29 +163,41 @@ class _Packed:
         _, offsets, data = column.buffers()
         low, high = column.offset, column.offset + len(column) + 1
         self._ends = np.frombuffer(offsets, dtype=np.int32)[low:high]
-        self._wide: Numbers | None = None
         self._data = memoryview(data) if data is not None else memoryview(b"")
 
-    def column(self, start: int, stop: int, optional: bool = False) -> tuple[bytes | None, bytes | None]:
-        """Return the values end to end, and where each ends; nothing for an optional column without any."""
-        first, last = int(self._ends[start]), int(self._ends[stop])
+    def columns(self, starts: Numbers, optional: bool = False) -> tuple[Column, Column]:
+        """Return the values of some segments end to end, and where each ends in its segment.
+
+        Nothing for an optional column without any. The values are not copied.
+        """
+        low, high = starts[0], starts[-1]
+        first, last = int(self._ends[low]), int(self._ends[high])
         if optional and first == last:
             return None, None
-        ends = self._ends[start + 1 : stop + 1]
-        return bytes(self._data[first:last]), (ends - first if first else ends).astype("<i4").tobytes()
+        ends = self._ends[low + 1 : high + 1] - np.repeat(self._ends[starts[:-1]], np.diff(starts))
+        return self._data[first:last], ends.astype("<i4").tobytes()
 
-    def cuts(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Cut a run of rows where a segment would be too large."""
-        if high - low <= MAX_SEGMENT_MESSAGES and int(self._ends[high]) - int(self._ends[low]) <= MAX_SEGMENT_BYTES:
-            yield low, high
-            return
-        if self._wide is None:
-            self._wide = self._ends.astype(np.int64)
+    def cut(self, starts: Numbers) -> Numbers:
+        """Cut runs of rows, each of which begins where the one before ends, where a segment would be too large."""
+        at = self._ends[starts]
+        if not ((np.diff(starts) > MAX_SEGMENT_MESSAGES) | (np.diff(at) > MAX_SEGMENT_BYTES)).any():
+            return starts
+        cuts: list[int] = []
+        for low, high in pairwise(starts.tolist()):
+            cuts += self._cuts(low, high)
+        return np.array([*cuts, starts[-1]], dtype=np.int64)
+
+    def shares(self, starts: Numbers) -> list[int]:
+        """Divide segments into what is sent at once; return which is the first of each share, and their number."""
+        share = (self._ends[starts[:-1]].astype(np.int64) - int(self._ends[starts[0]])) // _SEND_BYTES
+        return [*np.flatnonzero(np.diff(share, prepend=-1)).tolist(), len(share)]
+
+    def _cuts(self, low: int, high: int) -> Iterator[int]:
         while low < high:
-            full = int(np.searchsorted(self._wide, self._wide[low] + MAX_SEGMENT_BYTES, side="right")) - 1
-            stop = min(max(full, low + 1), low + MAX_SEGMENT_MESSAGES, high)
-            yield low, stop
-            low = stop
+            yield low
+            # In the wider type: what is looked for may be more than the narrower one holds.
+            full = int(np.searchsorted(self._ends, np.int64(self._ends[low]) + MAX_SEGMENT_BYTES, side="right")) - 1
+            low = min(max(full, low + 1), low + MAX_SEGMENT_MESSAGES, high)
 
 
 def _flat(table: Any, name: str, kind: Any) -> Any:

@@ -25,7 +25,6 @@ Ranges = list[tuple[int, int, int]]
 
 PAGE_BYTES = 8 << 20
 TASK_BYTES = 32 << 20
-MOST_TASKS = 64
 # What a range costs beside its bytes: a probe, a slice, some objects.
 _RANGE_WEIGHT = 4096
 
@@ -87,7 +86,7 @@ def plan(options: ReadOptions, watch: Watch, ids: Numbers, starts: Numbers, stop
     pages = [page for page in pages if page.partition_id in places]
     tasks = [
         Task([Page(page.partition_id, *places[page.partition_id], page.start, page.stop, page.bytes) for page in task])
-        for task in deal(pages, options.min_partitions)
+        for task in deal(pages, options.min_partitions, options.most_tasks)
     ]
     if options.archive:
         tasks = plan_archived(options, places, _before(pages, ids, starts, stops)) + tasks
@@ -128,12 +127,12 @@ def _before(pages: Sequence[PlannedPage], ids: Numbers, starts: Numbers, stops: 
     ]
 
 
-def deal(pages: Sequence[PlannedPage], at_least: int) -> list[list[PlannedPage]]:
-    """Deal pages out to tasks of about the same weight, neighbours together."""
+def deal(pages: Sequence[PlannedPage], at_least: int, at_most: int) -> list[list[PlannedPage]]:
+    """Deal pages out to tasks of about the same weight, neighbours together; `at_least` goes before `at_most`."""
     total = sum(map(_weight, pages))
     if not total:
         return []
-    count = max(at_least, min(ceil(total / TASK_BYTES), MOST_TASKS))
+    count = max(at_least, min(ceil(total / TASK_BYTES), at_most))
     share = total / count
     tasks: list[list[PlannedPage]] = [[]]
     before = 0.0

@@ -39,9 +39,9 @@ def register(spark: "SparkSession", *, push_filters: bool = False) -> None:
 
     if push_filters:
         spark.conf.set(PUSHDOWN, "true")
-        spark.dataSource.register(PenstockSource)
-    else:
-        spark.dataSource.register(PlainSource)
+    source = PenstockSource if push_filters else PlainSource
+    # A class that nobody can import travels with what it has.
+    spark.dataSource.register(type(source.__name__, (source,), {"most_tasks": _most_tasks(spark)}))
 
 
 def session(
@@ -65,6 +65,22 @@ def session(
     spark = builder.getOrCreate()
     register(spark, push_filters=push_filters)
     return spark
+
+
+def _most_tasks(spark: "SparkSession") -> int:
+    """Return how many tasks are enough for a reading: three for each core, so that a slow one holds up little."""
+    from pyspark.errors import PySparkException
+
+    from penstock.spark.options import MOST_TASKS
+
+    try:
+        context = spark.sparkContext
+    except PySparkException:
+        # Connect does not say what its server has.
+        return MOST_TASKS
+    tasks = 3 * context.defaultParallelism
+    # Elsewhere the cores that are there by now may be few of those to come.
+    return tasks if str(context.master).startswith("local[") else max(tasks, MOST_TASKS)
 
 
 def prepare() -> None:

@@ -14,12 +14,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidInput
-from penstock.spark.options import WriteOptions, read_options, write_options
+from penstock.spark.options import MOST_TASKS, WriteOptions, read_options, write_options
 from penstock.spark.schema import DDL, check_columns, value_columns
 
 
 class PlainSource(DataSource):
     """The source for sessions in which Spark keeps its filters to itself."""
+
+    # A session registers a class of its own that has its number: where a query is planned, nobody knows the cores.
+    most_tasks = MOST_TASKS
 
     @classmethod
     def name(cls) -> str:
@@ -38,13 +41,13 @@ class PlainSource(DataSource):
         """Return what reads a batch."""
         from penstock.spark.reading import BatchReader
 
-        return BatchReader(read_options(self.options, streaming=False))
+        return BatchReader(read_options(self.options, streaming=False, most_tasks=self.most_tasks))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads a stream."""
         from penstock.spark.streaming import StreamReader
 
-        return StreamReader(read_options(self.options, streaming=True))
+        return StreamReader(read_options(self.options, streaming=True, most_tasks=self.most_tasks))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes a batch."""
@@ -76,4 +79,4 @@ class PenstockSource(PlainSource):
         """Return what reads a batch and takes filters."""
         from penstock.spark.reading import FilteringReader
 
-        return FilteringReader(read_options(self.options, streaming=False))
+        return FilteringReader(read_options(self.options, streaming=False, most_tasks=self.most_tasks))

@@ -35,6 +35,8 @@ from penstock.spark.reading import read_task
 # With nothing to do Spark asks some 85 times a second; it waits here instead.
 _POLL_SECONDS = 0.25
 _POLL_PAUSE = 0.02
+# Who comes back after longer than this had something else to do: another source of the query, or a trigger's interval.
+_AT_ONCE = 0.1
 # How often a snapshot has the positions of all partitions, and not only of those that moved.
 _FULL_EVERY = 100
 
@@ -51,6 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch = Watch(options)
         self._progress = Progress(options.target, options.group, self._watch)
         self._until: Positions | None = None
+        self._nothing_at: float | None = None
         self._at: SnapshotName | None = None
         self._depth = 0
         self._positions = _NOTHING
@@ -90,7 +93,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._progress.tell(self._positions)
                 return _offset(published)
         self._progress.tell(self._positions)
-        deadline = time.monotonic() + (_POLL_SECONDS if self._until is None else 0)
+        began = time.monotonic()
+        paced = self._nothing_at is not None and began > self._nothing_at + _AT_ONCE
+        deadline = began + (0 if paced or self._until is not None else _POLL_SECONDS)
+        self._nothing_at = None
         while True:
             began = time.monotonic()
             spans = self._watch.look()
@@ -100,6 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return self._save(before.snapshot_id, ids, starts, ends)
             now = time.monotonic()
             if now >= deadline:
+                self._nothing_at = now
                 return start
             time.sleep(min(max(_POLL_PAUSE, 2 * (now - began)), max(deadline - now, 0.001)))
 

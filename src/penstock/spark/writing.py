@@ -14,10 +14,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.engine import flow_calls, stage_calls
-from penstock.engine.calls import Place
 from penstock.engine.flow_calls import Letter
-from penstock.engine.packing import Segment
-from penstock.engine.stage_calls import Limits
+from penstock.engine.stage_calls import Limits, Part
 from penstock.errors import PenstockError
 from penstock.spark.connections import run
 from penstock.spark.jobs import Job, current_job
@@ -25,9 +23,8 @@ from penstock.spark.letters import stage_letters
 from penstock.spark.options import Target, WriteOptions
 from penstock.spark.schema import DEAD
 
-# How much a task holds before it writes, and how much it sends at once: PostgreSQL takes large parameters slowly.
+# How much a task holds before it writes.
 FLUSH_BYTES = 8 << 20
-_SEND_BYTES = 4 << 20
 # Rows that go to many partitions are held for longer: few and full segments are cheaper for everybody after.
 _HOLD_BYTES = 64 << 20
 _FULL_BYTES = 64 << 10
@@ -118,7 +115,7 @@ def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
             if unknown:
                 found: dict[str, Limits] = run(options.target, stage_calls.limits(unknown))
                 limits |= found
-            for part in _parts(packer.pack(table, limits)):
+            for part in packer.pack(table, limits):
                 sender.send(part)
             messages += table.num_rows
     return Staged(job, task, sender.stage, messages)
@@ -144,11 +141,11 @@ class _Sender:
         finally:
             self._thread.shutdown()
 
-    def send(self, part: list[tuple[Place, Segment]]) -> None:
+    def send(self, part: Part) -> None:
         """Send some segments when those before are through."""
         self._wait()
         self._sending = self._thread.submit(run, self._target, stage_calls.stage(self._begun(), self._segments, part))
-        self._segments += len(part)
+        self._segments += len(part.counts)
 
     def send_letters(self, group: str, letters: list[Letter]) -> None:
         """Say which messages become dead letters; there are few, and it waits."""
@@ -223,17 +220,3 @@ def _scattered(table: Any, size: int) -> bool:
     if "partition" not in table.column_names:
         return False
     return bool(size < pc.count_distinct(table["partition"]).as_py() * _FULL_BYTES)
-
-
-def _parts(packed: list[tuple[Place, Segment]]) -> Iterator[list[tuple[Place, Segment]]]:
-    """Divide segments into what is sent at once."""
-    part: list[tuple[Place, Segment]] = []
-    size = 0
-    for place, segment in packed:
-        part.append((place, segment))
-        size += len(segment.body)
-        if size >= _SEND_BYTES:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part

@@ -28,16 +28,16 @@ def add(sql: Connection, number: int, first: int, values: dict[str, list[str]], 
     """Write one segment for each partition to a stage."""
     packed = [[value.encode() for value in messages] for messages in values.values()]
     sql.execute(
-        "SELECT penstock.stage_segments(%s::bigint, %s::bigint, %s::text[], %s::text[], %s::integer[], %s::bytea[],"
-        " %s::bytea[])",
+        "SELECT penstock.stage_segments(%s::bigint, %s::bigint, %s::text[], %s::text[], %s::integer[], %s::bytea,"
+        " %s::bytea)",
         (
             number,
             first,
             [queue] * len(values),
             list(values),
             [len(messages) for messages in packed],
-            [b"".join(messages) for messages in packed],
-            [_ends(messages) for messages in packed],
+            b"".join(message for messages in packed for message in messages),
+            b"".join(map(_ends, packed)),
         ),
     )
 

@@ -1,6 +1,7 @@
 """An epoch is published once, whole, by the newest run, in order; anything else changes nothing and says so."""
 
 import re
+import struct
 from typing import Any
 
 import psycopg
@@ -63,6 +64,74 @@ def test_the_payload_stays_where_it_is(sql: Connection) -> None:
     publish(sql, {number: 1})
     assert value(sql, "SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", before) < 100_000
     assert read(sql) == [large]
+
+
+def test_the_payload_of_small_segments_stays_where_it_is_too(sql: Connection) -> None:
+    number = stage(sql, {f"p{index}": ["x" * 2500] for index in range(400)})
+    before = value(sql, "SELECT pg_current_wal_insert_lsn()")
+    publish(sql, {number: 400})
+    assert value(sql, "SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", before) < 400 * 2500 / 2
+    assert read(sql, "p399") == ["x" * 2500]
+
+
+SEGMENTS = "SELECT penstock.stage_segments(%s, 0, '{q,q}', '{a,b}', %s::integer[], %s, %s, %s, %s)"
+
+
+def int32s(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}i", *numbers)
+
+
+def test_segments_are_cut_out_of_columns_that_lie_end_to_end(sql: Connection) -> None:
+    number = stage(sql, {})
+    ends, key_ends = int32s(1, 3, 3, 3), int32s(0, 0, 2, 2)
+    sql.execute(SEGMENTS, (number, [2, 2], b"abbccc", ends, b"kk", key_ends))
+    assert publish(sql, {number: 4}) == ("published", 4)
+    found = sql.execute(
+        "SELECT partition_name, convert_from(payload, 'UTF8'), key FROM penstock.messages"
+        " ORDER BY partition_name, message_offset"
+    ).fetchall()
+    assert found == [("a", "a", None), ("a", "bb", None), ("b", "ccc", "kk"), ("b", "", None)]
+    assert sql.execute("SELECT keys FROM penstock.segments ORDER BY partition_id").fetchall() == [(None,), (b"kk",)]
+    assert verified(sql)
+
+
+@pytest.mark.parametrize(
+    ("counts", "body", "ends", "keys", "key_ends"),
+    [
+        ([1, 0], b"a", int32s(1), None, None),
+        ([1, None], b"a", int32s(1), None, None),
+        ([1, 1], b"ab", int32s(1), None, None),
+        ([1, 1], b"abc", int32s(1, 1), None, None),
+        ([1, 1], b"a", int32s(3, -2), None, None),
+        ([1, 1], b"ab", int32s(1, 1), b"k", None),
+        ([1, 1], b"ab", int32s(1, 1), b"k", int32s(1)),
+        ([1, 1], b"ab", int32s(1, 1), b"k", int32s(1, 1)),
+        ([1, 1], None, int32s(1, 1), None, None),
+    ],
+)
+def test_columns_that_do_not_fit_together_are_refused(
+    sql: Connection,
+    counts: list[int | None],
+    body: bytes | None,
+    ends: bytes,
+    keys: bytes | None,
+    key_ends: bytes | None,
+) -> None:
+    number = stage(sql, {})
+    with pytest.raises(errors.InvalidParameterValue):
+        sql.execute(SEGMENTS, (number, counts, body, ends, keys, key_ends))
+    assert staged_segments(sql) == 0
+
+
+def test_a_message_over_the_limit_is_refused_in_whichever_segment_it_is(sql: Connection, client: Client) -> None:
+    client.create("q", max_message_bytes=1000)
+    number = stage(sql, {})
+    body = b"x" * 2000
+    sql.execute(SEGMENTS, (number, [2, 2], body, int32s(500, 1000, 500, 1000), None, None))
+    other = stage(sql, {})
+    with pytest.raises(errors.ProgramLimitExceeded, match="a message of 1001 bytes"):
+        sql.execute(SEGMENTS, (other, [2, 2], body + b"x", int32s(500, 1000, 0, 1001), None, None))
+    assert staged_segments(sql) == 2
 
 
 def test_an_epoch_is_published_once(sql: Connection) -> None:

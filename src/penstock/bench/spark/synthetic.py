@@ -1,4 +1,7 @@
-"""The limit: a Python source and sink that move the same Arrow batches and touch no database."""
+"""The limit: a Python source and sink that move the same Arrow batches and touch no database.
+
+And the floor of a sink: the same batches, with the values of each written as one blob.
+"""
 
 import time
 from collections.abc import Iterator
@@ -23,7 +26,10 @@ BATCH = 60_000
 
 
 class Synthetic(DataSource):
-    """Options: `rows` in all, `tasks`, and `size` of each value."""
+    """Options: `rows` in all, `tasks`, and `size` of each value; `quiet` for a stream without rows.
+
+    A writer with a `url` writes blobs there.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -39,12 +45,12 @@ class Synthetic(DataSource):
         return Rows(int(self.options["rows"]), int(self.options["tasks"]), int(self.options["size"]))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a source of one row a batch."""
-        return Ticks()
+        """Return a source of one row a batch, or of none."""
+        return Ticks(quiet="quiet" in self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return a sink that counts."""
-        return Counting()
+        """Return a sink that counts, or one that writes blobs."""
+        return Blobs(self.options["url"]) if "url" in self.options else Counting()
 
 
 class Rows(DataSourceReader):
@@ -68,7 +74,10 @@ class Rows(DataSourceReader):
 
 
 class Ticks(DataSourceStreamReader):
-    """A stream that has one row whenever it is asked."""
+    """A stream that has one row whenever it is asked, or never has any."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.step = 0 if quiet else 1
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Return the beginning."""
@@ -76,7 +85,7 @@ class Ticks(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """Return one more."""
-        return {"tick": start["tick"] + 1}
+        return {"tick": start["tick"] + self.step}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return no limit."""
@@ -98,6 +107,26 @@ class Counting(DataSourceArrowWriter):
         """Count."""
         for _ in iterator:
             pass
+        return WriterCommitMessage()
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing."""
+
+
+class Blobs(DataSourceArrowWriter):
+    """A sink that writes the values of each batch as they lie in memory: a row a batch, a transaction a task."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write."""
+        import psycopg
+
+        with psycopg.connect(self.url) as connection:
+            for rows in iterator:
+                body = memoryview(rows.column("value").buffers()[2])
+                connection.execute("INSERT INTO blobs (body) VALUES (%b)", (body,))
         return WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -9,6 +9,7 @@
 -- (update).
 CREATE OR REPLACE FUNCTION penstock.publish_segments(stage_ids bigint[], OUT segments bigint, OUT messages bigint)
 LANGUAGE plpgsql
+SET enable_bitmapscan = off
 AS $$
 DECLARE
     queues   text[];
@@ -17,8 +18,16 @@ DECLARE
     locked   bigint;
     now_here timestamptz;
     heads    bigint[];
+    times    timestamptz[];
+    part     record;
+    moved    bigint;
 BEGIN
-    SELECT array_agg(d.queue_name), array_agg(d.partition_name) INTO queues, names
+    -- In an order that comes again below, where the rank of a name is its place in these arrays. A join by name would
+    -- compare each segment with each partition whenever the planner takes them for few, and it knows neither number.
+    SELECT
+        array_agg(d.queue_name ORDER BY d.queue_name COLLATE "C", d.partition_name COLLATE "C"),
+        array_agg(d.partition_name ORDER BY d.queue_name COLLATE "C", d.partition_name COLLATE "C")
+    INTO queues, names
     FROM (
         SELECT DISTINCT u.queue_name, u.partition_name
         FROM penstock.staged s
@@ -66,38 +75,56 @@ BEGIN
 
     -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
     now_here := clock_timestamp();
-    WITH places AS MATERIALIZED (
-        SELECT w.queue_name, w.partition_name, w.target, coalesce(newest.head, 0) AS head, newest.created_at
-        FROM unnest(queues, names, targets) w (queue_name, partition_name, target)
-        LEFT JOIN LATERAL (
-            SELECT g.base_offset + g.count AS head, g.created_at
-            FROM penstock.segments g
-            WHERE g.partition_id = w.target
-            ORDER BY g.base_offset DESC
-            LIMIT 1
-        ) newest ON true
-    ), numbered AS MATERIALIZED (
-        SELECT
-            w.stage_id, s.first_ordinal + u.position - 1 AS ordinal, h.target, u.count, h.head, h.created_at,
-            h.head + sum(u.count) OVER (
-                PARTITION BY h.target ORDER BY w.position, s.first_ordinal, u.position
-            ) - u.count AS base_offset
-        FROM unnest(stage_ids) WITH ORDINALITY w (stage_id, position)
-        JOIN penstock.staged s ON s.stage_id = w.stage_id
-        CROSS JOIN LATERAL unnest(s.queue_names, s.partition_names, s.counts)
-            WITH ORDINALITY u (queue_name, partition_name, count, position)
-        JOIN places h ON h.queue_name = u.queue_name AND h.partition_name = u.partition_name
-    ), moved AS (
-        UPDATE penstock.segments g
-        SET partition_id = n.target, base_offset = n.base_offset, created_at = greatest(now_here, n.created_at)
-        FROM numbered n
-        WHERE g.partition_id = -n.stage_id AND g.base_offset = n.ordinal
-        RETURNING g.count
-    )
     SELECT
-        (SELECT count(*) FROM moved), (SELECT sum(m.count) FROM moved m),
-        (SELECT array_agg(h.target) FROM places h), (SELECT array_agg(h.head) FROM places h)
-    INTO segments, messages, targets, heads;
+        array_agg(coalesce(newest.head, 0) ORDER BY w.position),
+        array_agg(greatest(now_here, newest.created_at) ORDER BY w.position)
+    INTO heads, times
+    FROM unnest(targets) WITH ORDINALITY w (target, position)
+    LEFT JOIN LATERAL (
+        SELECT g.base_offset + g.count AS head, g.created_at
+        FROM penstock.segments g
+        WHERE g.partition_id = w.target
+        ORDER BY g.base_offset DESC
+        LIMIT 1
+    ) newest ON true;
+    FOR part IN
+        WITH numbered AS MATERIALIZED (
+            SELECT
+                w.stage_id, s.first_ordinal, u.position, u.count,
+                dense_rank() OVER (ORDER BY u.queue_name COLLATE "C", u.partition_name COLLATE "C") AS place,
+                sum(u.count) OVER (
+                    PARTITION BY u.queue_name COLLATE "C", u.partition_name COLLATE "C"
+                    ORDER BY w.position, s.first_ordinal, u.position
+                    ROWS UNBOUNDED PRECEDING
+                ) - u.count AS before
+            FROM unnest(stage_ids) WITH ORDINALITY w (stage_id, position)
+            JOIN penstock.staged s ON s.stage_id = w.stage_id
+            CROSS JOIN LATERAL unnest(s.queue_names, s.partition_names, s.counts)
+                WITH ORDINALITY u (queue_name, partition_name, count, position)
+        )
+        SELECT
+            n.stage_id, n.first_ordinal, count(*) AS segments, sum(n.count) AS messages,
+            array_agg(n.place ORDER BY n.position) AS places,
+            array_agg((heads[n.place] + n.before)::bigint ORDER BY n.position) AS base_offsets
+        FROM numbered n
+        GROUP BY n.stage_id, n.first_ordinal
+    LOOP
+        -- One range of the index, whatever the planner believes of the table.
+        UPDATE penstock.segments g
+        SET
+            partition_id = targets[part.places[g.base_offset - part.first_ordinal + 1]],
+            base_offset = part.base_offsets[g.base_offset - part.first_ordinal + 1],
+            created_at = times[part.places[g.base_offset - part.first_ordinal + 1]]
+        WHERE g.partition_id = -part.stage_id
+          AND g.base_offset >= part.first_ordinal AND g.base_offset < part.first_ordinal + part.segments;
+        GET DIAGNOSTICS moved = ROW_COUNT;
+        IF moved <> part.segments THEN
+            RAISE EXCEPTION 'stage % has % segments from % on, and should have %',
+                part.stage_id, moved, part.first_ordinal, part.segments USING ERRCODE = 'data_corrupted';
+        END IF;
+        segments := segments + moved;
+        messages := messages + part.messages;
+    END LOOP;
     PERFORM penstock.wake_partitions(targets, heads);
 END
 $$;

@@ -1,7 +1,7 @@
 -- penstock.publish_stages(writer, run, epoch, stage_ids, stage_messages)
 --
 -- Publishes an epoch: all that its stages hold becomes messages of their partitions, in one transaction and once. What
--- is written is the key of each segment; the payload stays where it is, unless it is so small (some 4 KB) that it
+-- is written is the key of each segment; the payload stays where it is, unless it is so small (some 2 KB) that it
 -- lies in the row itself.
 --
 -- The rules, under a lock per writer: a run that was replaced by a newer one is refused. An epoch past the next one is
