@@ -144,6 +144,7 @@ def batching(url: str | None, quick: bool, check: bool, as_json: bool, folder: P
 @click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
 @click.option("--quick", is_flag=True, help="A smoke run of a minute: do not believe its figures.")
 @click.option("--jdbc", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="PostgreSQL's JDBC driver.")
+@click.option("--no-jdbc", is_flag=True, help="Leave JDBC out, where its driver cannot be fetched.")
 @click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
@@ -154,19 +155,29 @@ def batching(url: str | None, quick: bool, check: bool, as_json: bool, folder: P
     flag_value=Path("bench"),
     help="Write spark.json and spark.md to a folder, ./bench unless you name another.",
 )
-def spark(url: str | None, quick: bool, jdbc: Path | None, check: bool, as_json: bool, folder: Path | None) -> None:
+def spark(
+    url: str | None,
+    quick: bool,
+    jdbc: Path | None,
+    no_jdbc: bool,
+    check: bool,
+    as_json: bool,
+    folder: Path | None,
+) -> None:
     """Measure reading and writing with Spark beside JDBC and beside the limit of Spark's API.
 
     Takes some minutes, and the extra `spark`. Works in a database of its own, which it creates and drops. Without
-    --jdbc, the driver is looked for on this machine, and else fetched from Maven Central.
+    --jdbc, Spark fetches the driver from Maven Central.
     """
+    if no_jdbc and (jdbc or check):
+        raise click.UsageError("--no-jdbc goes with neither --jdbc nor --check, which judges JDBC too")
     from penstock.bench.spark import report as spark_report
 
     try:
         with Client(url) as client:
             plan = spark_report.QUICK if quick else spark_report.FULL
-            home = client.settings.home
-            report = spark_report.run(client.dsn, home, plan, jdbc, lambda step: click.echo(step, err=True))
+            driver = jdbc or not no_jdbc
+            report = spark_report.run(client.dsn, plan, driver, lambda step: click.echo(step, err=True))
     except PenstockError as error:
         raise click.ClickException(str(error)) from error
     if as_json:

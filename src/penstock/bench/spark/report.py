@@ -3,7 +3,6 @@
 import statistics
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from penstock import Client
 from penstock.bench import environment
 from penstock.bench.databases import own_database
 from penstock.bench.environment import Environment
-from penstock.errors import NotFound, SetupError
+from penstock.errors import NotFound
 from penstock.spark.options import read_options
 from penstock.spark.planning import Task
 from penstock.spark.reading import BatchReader
@@ -27,9 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SIZE = 100
-DRIVER = "https://repo1.maven.org/maven2/org/postgresql/postgresql/42.7.4/postgresql-42.7.4.jar"
+DRIVER = "org.postgresql:postgresql:42.7.4"
 _SOURCES = {"penstock": "penstock", "limit": "synthetic"}
-JARS = (Path("/usr/share/java/postgresql.jar"),)
 
 
 class Plan(NamedTuple):
@@ -74,8 +72,9 @@ def verdicts(report: Report) -> Iterator[Verdict]:
     for case, times in (("read", 2.0), ("write", 3.0)):
         limit = report.ratio(case, "penstock", "limit")
         yield Verdict(f"{case} ≥ 0.75 of the limit", limit, limit >= 0.75)
-        rows = report.ratio(case, "penstock", "jdbc")
-        yield Verdict(f"{case} ≥ {times:g} × JDBC", rows, rows >= times)
+        if "jdbc" in report.samples[case]:
+            rows = report.ratio(case, "penstock", "jdbc")
+            yield Verdict(f"{case} ≥ {times:g} × JDBC", rows, rows >= times)
     for case, what in (("empty epoch", "an empty epoch"), ("epoch", "an epoch of one message")):
         epochs = report.samples[case]
         slower = statistics.median(epochs["penstock"]) / statistics.median(epochs["limit"])
@@ -100,10 +99,13 @@ def lines(report: Report) -> Iterator[str]:
             rate = report.messages / middle / 1000
             yield f"{case:<24}{name:<12}{middle:10.2f} s  ({low:.2f} … {high:.2f}) {rate:10,.0f} k messages/s"
     yield ""
-    floor = report.ratio("write", "floor", "limit"), report.ratio("write", "floor", "jdbc")
-    yield f"write, the floor (values only, a blob a batch): {floor[0]:.2f} of the limit, {floor[1]:.2f} × JDBC"
-    keyed = report.ratio("write", "penstock", "floor"), report.ratio("write", "penstock", "jdbc keyed")
-    yield f"write, penstock: {keyed[0]:.2f} of the floor, {keyed[1]:.2f} × JDBC to a table with a key"
+    yield f"write, the floor (values only, a blob a batch): {report.ratio('write', 'floor', 'limit'):.2f} of the limit"
+    yield f"write, penstock: {report.ratio('write', 'penstock', 'floor'):.2f} of the floor"
+    if "jdbc" in report.samples["write"]:
+        for name in ("limit", "floor"):
+            yield f"write, the {name}: {report.ratio('write', name, 'jdbc'):.2f} × JDBC"
+        keyed = report.ratio("write", "penstock", "jdbc keyed")
+        yield f"write, penstock: {keyed:.2f} × JDBC to a table with a key"
     yield ""
     for verdict in verdicts(report):
         yield f"{'kept  ' if verdict.kept else 'MISSED'}  {verdict.promise}: {verdict.measured:.2f}"
@@ -116,16 +118,19 @@ def save(report: Report, folder: Path) -> None:
     (folder / "spark.md").write_text("\n".join(["# penstock bench spark", "", "```", *lines(report), "```", ""]))
 
 
-def run(url: str, home: Path, plan: Plan, jar: Path | None, say: Callable[[str], None]) -> Report:
-    """Measure everything."""
-    settings = {"spark.jars": str(jar or _driver(home)), "spark.ui.showConsoleProgress": "false"}
-    settings["spark.driver.memory"] = "2g"
+def run(url: str, plan: Plan, jdbc: Path | bool, say: Callable[[str], None]) -> Report:
+    """Measure everything; JDBC with a driver that is there, or one that Spark fetches, or not at all."""
+    settings = {"spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
+    if jdbc:
+        settings |= {"spark.jars.packages": DRIVER} if jdbc is True else {"spark.jars": str(jdbc)}
     spark = penstock.spark.session("penstock bench", settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
     try:
         with own_database(url) as own, Client(own) as client, psycopg.connect(own, autocommit=True) as connection:
             facts = environment.look(connection)
-            return Report(facts, spark.version, plan.messages, _Bench(spark, client, connection, plan, say).measure())
+            return Report(
+                facts, spark.version, plan.messages, _Bench(spark, client, connection, plan, say).measure(bool(jdbc))
+            )
     finally:
         spark.stop()
 
@@ -144,7 +149,7 @@ class _Bench:
         self.spark, self.client, self.connection, self.plan, self.say = spark, client, connection, plan, say
         spark.dataSource.register(Synthetic)
 
-    def measure(self) -> dict[str, dict[str, list[float]]]:
+    def measure(self, jdbc: bool) -> dict[str, dict[str, list[float]]]:
         self.say("filling")
         self._fill("ten", 10)
         self._fill("many", self.plan.many)
@@ -184,6 +189,11 @@ class _Bench:
             },
             "write many partitions": {"ten": lambda: self._write(ten), "many": lambda: self._write(many)},
         }
+        if not jdbc:
+            cases = {
+                case: {name: work for name, work in contenders.items() if "jdbc" not in name}
+                for case, contenders in cases.items()
+            }
         samples: dict[str, dict[str, list[float]]] = {
             case: {name: [] for name in contenders} for case, contenders in cases.items()
         }
@@ -307,22 +317,3 @@ class _Bench:
 
 def _drain(frame: "DataFrame") -> None:
     frame.write.format("noop").mode("overwrite").save()
-
-
-def _driver(home: Path) -> Path:
-    """Find PostgreSQL's JDBC driver, or fetch it once."""
-    for path in JARS:
-        if path.exists():
-            return path
-    path = home / "postgresql-jdbc.jar"
-    if not path.exists():
-        home.mkdir(parents=True, exist_ok=True)
-        try:
-            with urllib.request.urlopen(DRIVER, timeout=60) as answer:
-                path.write_bytes(answer.read())
-        except OSError as error:
-            raise SetupError(
-                f"PostgreSQL's JDBC driver cannot be fetched ({error}); give its jar with --jdbc, or install "
-                "libpostgresql-jdbc-java"
-            ) from None
-    return path
