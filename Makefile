@@ -22,7 +22,7 @@ demo: install ## show the main job end to end on embedded services
 	@$(BIN)/penstock demo
 
 test: check ## run all checks and all tests
-	$(BIN)/pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder --ignore=tests/docs
+	$(BIN)/pytest --numprocesses=2 --dist=loadscope --no-loadscope-reorder --ignore=tests/docs
 
 check: install ## format, lint, types, import rules, and every example of the docs
 	$(BIN)/ruff format --check .

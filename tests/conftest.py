@@ -5,6 +5,7 @@ Run by several processes, a file stays with one of them, and so do all tests of 
 """
 
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -20,13 +21,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-way", action="store_true", help="run all of tests/conformance through every way in")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests belong to one process: those of a file, and all of Spark, which has one session and is slow."""
-    for item in items:
-        folder = item.path.relative_to(item.config.rootpath / "tests").parts[0]
-        item.add_marker(pytest.mark.xdist_group("spark" if folder == "spark" else str(item.path)))
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") != pytest.mark.xdist_group("spark").mark)
+    """Begin with Spark: its tests are one after the other the longest."""
+    items.sort(key=lambda item: _process_of(item.nodeid) != "spark")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal tests out to processes."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    scheduler = LoadScopeScheduling(config, log)
+    # Tests that share what is slow to make stay together.
+    scheduler._split_scope = _process_of
+    return scheduler
+
+
+def _process_of(nodeid: str) -> str:
+    return "spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
 
 
 @pytest.fixture(scope="session")
