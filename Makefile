@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+TWO_PROCESSES := --numprocesses=2 --dist=loadscope --no-loadscope-reorder
 
-.PHONY: help install demo test check bench bench-check clean
+.PHONY: help install demo test check lint bench bench-check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,15 +22,17 @@ demo: install ## show the main job end to end on embedded services
 	@$(BIN)/python examples/orders/demo.py
 	@$(BIN)/penstock demo
 
-test: check ## run all checks and all tests
-	$(BIN)/pytest --numprocesses=2 --dist=loadscope --no-loadscope-reorder --ignore=tests/docs
+test: lint ## run all checks and all tests
+	$(BIN)/pytest $(TWO_PROCESSES) --durations=20
 
-check: install ## format, lint, types, import rules, and every example of the docs
+check: lint ## format, lint, types, import rules, and every example of the docs
+	$(BIN)/pytest $(TWO_PROCESSES) tests/docs
+
+lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests/docs
 
 bench: install ## measure, and print what was measured
 	$(BIN)/penstock bench log

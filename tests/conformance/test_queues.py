@@ -19,6 +19,7 @@ DEFAULTS = {
     "retention_rule": "keep_until_consumed",
     "max_message_bytes": 1 << 20,
     "compression": "auto",
+    "keep_until_archived": "auto",
     "spread": 1,
     "dedupe_window": 0,
 }

@@ -132,7 +132,7 @@ def test_without_giving_up_it_could(penstock_dsn: str) -> None:
         assert not takes_over(fresh)
 
 
-def test_what_was_given_up_is_told_until_it_is_forgotten(sql: Connection) -> None:
+def test_what_was_given_up_is_told_until_it_is_forgotten(sql: Connection, dsn: str) -> None:
     push(sql)
     runs = [begin(sql) for _ in range(3)]
     left = "SELECT left_runs FROM penstock.begin_archive('q', '/somewhere')"
@@ -143,5 +143,5 @@ def test_what_was_given_up_is_told_until_it_is_forgotten(sql: Connection) -> Non
     record(sql, run, (0, 1))
     # One that counts is never forgotten.
     assert sql.execute("SELECT penstock.forget_archive(%s)", (run,)).fetchall() == [(False,)]
-    with pytest.raises(errors.UndefinedObject), psycopg.connect(sql.info.dsn) as other:
+    with pytest.raises(errors.UndefinedObject), psycopg.connect(dsn) as other:
         begin(other, "nope")

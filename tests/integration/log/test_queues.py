@@ -17,6 +17,7 @@ def test_the_settings_are_described_in_one_place(sql: Connection) -> None:
         "backoff_initial": 1,
         "backoff_max": 300,
         "compression": "auto",
+        "keep_until_archived": "auto",
         "dedupe_window": 0,
         "delay": 0,
         "lease_time": 300,
