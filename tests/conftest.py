@@ -22,8 +22,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with Spark: its tests are one after the other the longest."""
-    items.sort(key=lambda item: _process_of(item.nodeid) != "spark")
+    """Begin with Spark, whose tests are the longest run; those with a Spark of their own come last."""
+    items.sort(key=lambda item: (_process_of(item.nodeid) != "spark", "tests/spark/" in item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -38,7 +38,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _process_of(nodeid: str) -> str:
-    return "spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
+    file = nodeid.partition("::")[0]
+    # Those that kill a Spark have one of their own.
+    return "spark" if file.startswith("tests/spark/") and not file.endswith("kills.py") else file
 
 
 @pytest.fixture(scope="session")
