@@ -1,9 +1,11 @@
 """One Spark for all tests, since its start takes longer than most of them, and an empty penstock for each."""
 
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,14 @@ def folder() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="penstock-spark-"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def connect_port() -> Iterator[None]:
+    """Have Spark Connect's port for oneself: every local server listens there, and tests run side by side."""
+    with (Path(tempfile.gettempdir()) / f"penstock-tests-connect-{os.getuid()}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def kept(client: Client, queue: str) -> list[bytes]:

@@ -14,7 +14,7 @@ import pytest
 
 from penstock import Client
 
-from .conftest import kept
+from .conftest import connect_port, kept
 from .faults import STEPS
 from .standalone import Standalone
 
@@ -114,7 +114,8 @@ def test_drivers_that_are_killed_or_stopped_at_any_step_neither_lose_nor_repeat(
         assert drivers.wait(driver) == -signal.SIGKILL, drivers.log(driver)[-3000:]
     assert {path.name for path in folder.iterdir()} >= set(STEPS)
     # The last one runs unchanged on Spark Connect.
-    drivers.finish("sc:local[2]")
+    with connect_port():
+        drivers.finish("sc:local[2]")
     assert Counter(kept(client, "out")) == expected
     assert client.lag("in", "g") == 0
     # The first one goes on, after four that replaced it, and changes nothing.

@@ -1,6 +1,7 @@
 """The Spark that flows run on: this machine's, a cluster's, or a Spark Connect server's."""
 
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
+_CONNECT_PORT = 15002
 
 
 @contextmanager
@@ -50,6 +52,9 @@ def _connect(remote: str, said: Mapping[str, str]) -> "SparkSession":
 
     prepare()
     builder = SparkSession.builder.remote(remote)
+    if remote.startswith("local"):
+        _require_port()
+        builder = builder.config("spark.connect.grpc.binding.address", "127.0.0.1")
     # What the server does not let a session set, it passes over and says so.
     for key, value in said.items():
         builder = builder.config(key, value)
@@ -59,3 +64,16 @@ def _connect(remote: str, said: Mapping[str, str]) -> "SparkSession":
     except PySparkException as error:
         raise SetupError(f"the Spark Connect server {remote} cannot be used: {error}") from error
     return spark
+
+
+def _require_port() -> None:
+    """Refuse to start a Connect server where one is running: Spark's own client knows no other port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", _CONNECT_PORT))
+        except OSError as error:
+            raise SetupError(
+                f"port {_CONNECT_PORT}, where a Spark Connect server of this machine listens, is taken: use that "
+                f"server with --remote sc://localhost:{_CONNECT_PORT}, or run without --remote"
+            ) from error

@@ -11,7 +11,22 @@ from psycopg.conninfo import make_conninfo
 from penstock import Client, Retryable
 from penstock.engine import group_calls
 
-from .steps import MODES, create_group, drain, newest, offsets, push_to_many, run, start, sweep, violations
+from .steps import (
+    MODES,
+    ack,
+    create_group,
+    drain,
+    must_pop,
+    newest,
+    offsets,
+    pass_time,
+    pop,
+    push_to_many,
+    run,
+    start,
+    sweep,
+    violations,
+)
 
 CREATE = group_calls.create_group("q", "g", "ordered", "all", {})
 LOCKS = ("ensure_partitions", "push_segment", "lock_partitions")
@@ -103,6 +118,46 @@ def test_two_who_create_a_group_at_once_by_popping_get_the_same_one(connections:
     assert popping.rows() == []
     assert [message.offset for message in claims[0].messages] == [0]
     assert sql.execute("SELECT count(*) FROM penstock.consumer_groups").fetchall() == [(1,)]
+
+
+def first_pop_beside_a_sweep(connections: Connections, sql: Connection) -> bool:
+    """A sweep holds the partition for another group; return whether the first pop of a new one gets its message."""
+    push(sql)
+    create_group(sql, "other")
+    ack(sql, must_pop(sql, "other"))
+    assert pop(sql, "other") is None
+    pass_time(sql, "p")
+    sweeper = connections.open()
+    sweep(sweeper)
+    claim = pop(sql)
+    sweeper.commit()
+    return claim is not None
+
+
+def test_the_first_pop_of_a_group_gets_what_is_there_beside_a_sweep(connections: Connections, sql: Connection) -> None:
+    assert first_pop_beside_a_sweep(connections, sql)
+    assert violations(sql) == {}
+
+
+def test_without_being_alone_it_comes_away_empty(fresh: Connections) -> None:
+    sql = fresh.open(autocommit=True)
+    mutate(sql, "create_group", ("alone => true", "alone => false"))
+    assert not first_pop_beside_a_sweep(fresh, sql)
+
+
+def test_a_group_that_comes_into_being_beside_the_deletion_of_a_partition_leaves_it_alone(
+    connections: Connections, sql: Connection
+) -> None:
+    push(sql)
+    push(sql, "other")
+    deleter = connections.open()
+    deleter.execute("SELECT penstock.delete_partition('q', 'p')")
+    creating = start(connections.open(autocommit=True), CREATE)
+    creating.waits(sql)
+    deleter.commit()
+    creating.rows()
+    assert drain(sql) == [("other", 0)]
+    assert violations(sql) == {}
 
 
 def push_rolls_back_during_enrolment(connections: Connections, sql: Connection) -> list[int]:

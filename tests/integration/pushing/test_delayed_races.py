@@ -228,6 +228,28 @@ def test_a_group_that_is_being_created_gets_what_becomes_due_meanwhile(
     assert violations(sql) == {}
 
 
+def test_without_the_queues_lock_it_misses_what_becomes_due_meanwhile(fresh: Connections) -> None:
+    sql = fresh.open(autocommit=True)
+    mutate(sql, "publish_scheduled", ("WHERE pg_try_advisory_xact_lock_shared", "WHERE 0 <> coalesce"))
+    assert publish_while_a_group_is_born(fresh, sql) == []
+    assert violations(sql) == {"work_not_taken_up": 1}
+
+
+def test_a_group_waits_for_a_sweep_that_publishes_and_does_not_know_of_it(
+    connections: Connections, sql: Connection
+) -> None:
+    schedule(sql, "x")
+    come_due(sql)
+    sweeper = connections.open()
+    sweep(sweeper)
+    creating = start(connections.open(autocommit=True), group_calls.create_group("q", "g", "ordered", "all", {}))
+    assert creating.waits(sql)
+    sweeper.commit()
+    creating.rows()
+    assert must_pop(sql).start == 0
+    assert violations(sql) == {}
+
+
 def test_groups_are_woken_by_what_is_published(sql: Connection) -> None:
     create_group(sql)
     create_group(sql, "s", "shared")

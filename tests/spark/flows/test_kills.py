@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import psycopg
 import pytest
 
 from penstock import Client
+from spark.conftest import connect_port
 from spark.test_streaming import until
 
 pytestmark = pytest.mark.timeout(600)
@@ -148,7 +150,12 @@ def test_a_flow_that_is_killed_in_the_middle_of_epochs_loses_nothing_and_repeats
 
 def test_a_flow_runs_unchanged_on_spark_connect(client: Client, runs: Runs) -> None:
     client.push("in0", [*({"id": n} for n in range(150)), b"{"], partition="p")
-    runs.finish(runs.start("many_flows.py", "--flow", "f0", "--once", "--remote", "local[2]"))
+    run_f0 = ("many_flows.py", "--flow", "f0", "--once", "--remote", "local[2]")
+    with connect_port():
+        with socket.create_server(("127.0.0.1", 15002)):
+            assert runs.start(*run_f0).wait(60) == 5
+        assert "use that server with --remote sc://localhost:15002" in runs.log()
+        runs.finish(runs.start(*run_f0))
     assert values(client, "out0") == list(range(150))
     assert [letter.reason for letter in client.dead_letters("in0")] == ["f0: malformed"]
     (info,) = client.flows()

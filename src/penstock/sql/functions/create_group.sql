@@ -60,7 +60,7 @@ BEGIN
         RAISE EXCEPTION 'group "%" of queue "%" exists already', group_name, queue_name
             USING ERRCODE = 'duplicate_object', HINT = 'Change its settings with configure_group.';
     END IF;
-    PERFORM penstock.enrol_partitions(created, 1000);
+    PERFORM penstock.enrol_partitions(created, 1000, alone => true);
     RETURN created;
 END
 $$;

@@ -1,13 +1,16 @@
--- penstock.enrol_partitions(target_group, max_partitions)
+-- penstock.enrol_partitions(target_group, max_partitions, alone)
 --
 -- Takes up partitions that were there before a group: puts those with messages for it in line. A partition that
 -- somebody is pushing to is passed over (that push sees the group and puts it in line itself, unless it rolls back);
 -- then another round follows the last one, until none was passed over.
 --
--- Parameters: target_group; max_partitions - how many to visit.
+-- Parameters: target_group; max_partitions - how many to visit; alone - whether the caller holds the queue's lock, so
+-- that nobody can be appending: then only a partition that is being deleted is passed over.
 -- Returns: how many were put in line.
 -- Calls: wake_partitions, partition_span, offset_at. Tables: consumer_groups (update), partitions (lock), journal (read).
-CREATE OR REPLACE FUNCTION penstock.enrol_partitions(target_group integer, max_partitions integer)
+CREATE OR REPLACE FUNCTION penstock.enrol_partitions(
+    target_group integer, max_partitions integer, alone boolean DEFAULT false
+)
 RETURNS integer
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -31,12 +34,21 @@ BEGIN
         ORDER BY p.partition_id
         LIMIT max_partitions
     );
-    locked := ARRAY(
-        SELECT p.partition_id FROM penstock.partitions p
-        WHERE p.partition_id = ANY (visited)
-        ORDER BY p.partition_id
-        FOR NO KEY UPDATE SKIP LOCKED
-    );
+    IF alone THEN
+        -- A sweep may hold some for another group; the first pop of this one shall not come away empty for that.
+        locked := ARRAY(
+            SELECT p.partition_id FROM penstock.partitions p
+            WHERE p.partition_id = ANY (visited)
+            FOR KEY SHARE SKIP LOCKED
+        );
+    ELSE
+        locked := ARRAY(
+            SELECT p.partition_id FROM penstock.partitions p
+            WHERE p.partition_id = ANY (visited)
+            ORDER BY p.partition_id
+            FOR NO KEY UPDATE SKIP LOCKED
+        );
+    END IF;
     -- In a statement of its own, so that what was pushed before the lock is seen.
     waking := ARRAY(
         SELECT l.partition_id

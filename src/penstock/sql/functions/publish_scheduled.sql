@@ -2,13 +2,12 @@
 --
 -- Gives the scheduled messages that are due their offsets: deletes their rows and appends their segments, in order of
 -- due time. Part of the sweep, so it never waits: what somebody cancels right now is passed over, and what is for a
--- partition that somebody has locked comes next time. No lock of the queue is needed, as a push takes it: the partition was
--- there before, so a group that is being created takes it up under the partition's lock, before us or after.
+-- partition that somebody has locked, or for a queue that gets a new group, comes next time.
 --
 -- Parameters: max_rows - how many rows of `scheduled` to publish, about; since - those due before are left alone, as in
 -- the sweep; soon - no later due time is looked for.
 -- Returns: how many were published, whether that was all, and when the next one is due.
--- Calls: append_segments. Tables: scheduled (delete), partitions (lock), dedupe_ids (update).
+-- Calls: append_segments, queue_lock_class. Tables: scheduled (delete), partitions (lock), dedupe_ids (update).
 CREATE OR REPLACE FUNCTION penstock.publish_scheduled(
     max_rows integer, since timestamptz, soon timestamptz,
     OUT published integer, OUT complete boolean, OUT next_due timestamptz
@@ -25,6 +24,7 @@ DECLARE
     look_until timestamptz;
     chunk      record;
     locked     bigint[];
+    quiet      integer[];
     taken      record;
     stored     record;
 BEGIN
@@ -65,6 +65,16 @@ BEGIN
             );
             EXIT WHEN cardinality(locked) = cardinality(chunk.places) OR clock_timestamp() > look_until;
         END LOOP;
+        -- A group that is coming into being would not know of these messages: they come next time.
+        quiet := ARRAY(
+            SELECT q.queue_id
+            FROM (SELECT DISTINCT p.queue_id FROM penstock.partitions p WHERE p.partition_id = ANY (locked)) q
+            WHERE pg_try_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)
+        );
+        locked := ARRAY(
+            SELECT p.partition_id FROM penstock.partitions p
+            WHERE p.partition_id = ANY (locked) AND p.queue_id = ANY (quiet)
+        );
         WITH due AS MATERIALIZED (
             SELECT s.scheduled_id FROM penstock.scheduled s
             WHERE s.scheduled_id = ANY (chunk.ids) AND s.partition_id = ANY (locked)
