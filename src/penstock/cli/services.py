@@ -88,10 +88,11 @@ def config(given: Given, as_json: bool) -> None:
     output.show(records, ("name", "value", "source", "variable", "help"), as_json)
 
 
-@click.command(cls=Command, examples=("penstock demo", "penstock demo --no-stay"))
+@click.command(cls=Command, examples=("penstock demo", "penstock demo --no-stay", "penstock demo --no-spark"))
 @click.option("--stay/--no-stay", default=None, help="Keep serving until Ctrl-C afterwards; the default on a terminal.")
+@click.option("--spark/--no-spark", default=True, help="Show the part on Spark, which takes the longest.")
 @click.pass_obj
-def demo(given: Given, stay: bool | None) -> None:
+def demo(given: Given, stay: bool | None, spark: bool) -> None:
     """Show the main job end to end.
 
     Checks every count against what it made, and exits with 1 if one is wrong. Works on queues of its own, and removes
@@ -102,7 +103,7 @@ def demo(given: Given, stay: bool | None) -> None:
     # Whatever ends it, it cleans up.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with given.client() as client:
-        demo.run(client, click.echo, stay=output.is_terminal() if stay is None else stay)
+        demo.run(client, click.echo, stay=output.is_terminal() if stay is None else stay, spark=spark)
     settings = given.settings()
     if settings.url is None:
         # Whoever looks now finds that nothing was left behind.

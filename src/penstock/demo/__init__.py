@@ -15,8 +15,8 @@ from penstock.engine.address import redact
 from penstock.engine.client import Client
 
 
-def run(client: Client, echo: Callable[[str], None], *, stay: bool) -> None:
-    """Run the demo; with `stay`, leave its queues to look at until Ctrl-C."""
+def run(client: Client, echo: Callable[[str], None], *, stay: bool, spark: bool = True) -> None:
+    """Run the demo; with `stay`, leave its queues to look at until Ctrl-C; without `spark`, leave out that part."""
     # Not above: a consumer process passes through this file on its way to `worker`.
     from penstock.demo.crew import Crew
     from penstock.demo.groups import Groups
@@ -30,7 +30,8 @@ def run(client: Client, echo: Callable[[str], None], *, stay: bool) -> None:
         Log(stage).run()
         with Crew(client.dsn) as crew:
             Groups(stage, crew).run()
-        Spark(stage).run()
+        if spark:
+            Spark(stage).run()
         echo(f"Everything was as it must be, in {(datetime.now(UTC) - begun).total_seconds():.1f} s.")
         if stay:
             with suppress(KeyboardInterrupt):

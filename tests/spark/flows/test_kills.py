@@ -94,9 +94,10 @@ def dead(client: Client, queue: str, reason: str, field: str) -> list[int]:
 def test_a_flow_that_is_killed_in_the_middle_of_epochs_loses_nothing_and_repeats_nothing(
     client: Client, dsn: str, runs: Runs
 ) -> None:
-    amounts = {number: float(number % 100) for number in range(600)}
+    orders = 300
+    amounts = {number: float(number % 100) for number in range(orders)}
     unpaid = {number for number in amounts if number % 9 == 0 and amounts[number]}
-    for low in range(0, 600, 100):
+    for low in range(0, orders, 100):
         ids = range(low, low + 100)
         client.push("orders", [{"id": n, "customer": f"c{n % 5}", "amount": amounts[n]} for n in ids], partition="p")
         client.push("orders", b"{", partition="bad")
@@ -128,7 +129,7 @@ def test_a_flow_that_is_killed_in_the_middle_of_epochs_loses_nothing_and_repeats
             until(partial(more_epochs, connection, epochs(connection)), 240)
             until(partial(staged, connection, round_), 240)
             runs.kill(process)
-            assert epochs(connection) < 15
+            assert epochs(connection) < 7
     # An order far above all others ends every window.
     client.push("orders", {"id": 9999, "customer": "c1", "amount": 1.0}, partition="p")
     client.push("payments", {"order": 9999, "paid": 1.0}, partition="p")
@@ -143,7 +144,7 @@ def test_a_flow_that_is_killed_in_the_middle_of_epochs_loses_nothing_and_repeats
     assert Counter(values(client, "large")) == Counter(number for number in full if amounts[number] > 50)
     assert Counter(dead(client, "orders", "paid: paid in full", "id")) == Counter(unpaid)
     assert Counter(dead(client, "payments", "paid: paid in full", "order")) == Counter(unpaid)
-    assert len(client.dead_letters("orders", reason="paid: malformed")) == 6
+    assert len(client.dead_letters("orders", reason="paid: malformed")) == 3
     assert [client.lag(queue, "paid") for queue in ("orders", "payments")] == [0, 0]
     assert all(check.violations == 0 for check in client.verify())
 
@@ -165,8 +166,7 @@ def test_a_flow_runs_unchanged_on_spark_connect(client: Client, runs: Runs) -> N
 def test_ten_flows_share_two_cores_and_ctrl_c_ends_them_in_the_middle(client: Client, dsn: str, runs: Runs) -> None:
     flows = range(10)
     for number in flows:
-        for _ in range(4):
-            client.push(f"in{number}", [{"id": n} for n in range(10_000)], partition="p")
+        client.push(f"in{number}", [{"id": n} for n in range(10_000)], partition="p")
     process = runs.start("many_flows.py", "--master", "local[2]", terminal=True)
     with psycopg.connect(dsn, autocommit=True) as connection:
 
@@ -179,7 +179,7 @@ def test_ten_flows_share_two_cores_and_ctrl_c_ends_them_in_the_middle(client: Cl
         until(lambda: len(published()) == 10, 300)
         before = published()
         # Long enough for many epochs of everybody, and not so long that somebody has read all.
-        until(lambda: sum(published().values()) - sum(before.values()) >= 150, 180)
+        until(lambda: sum(published().values()) - sum(before.values()) >= 60, 180)
         now = published()
     # As a terminal does, to everybody who belongs to it.
     os.killpg(process.pid, signal.SIGINT)
@@ -194,4 +194,4 @@ def test_ten_flows_share_two_cores_and_ctrl_c_ends_them_in_the_middle(client: Cl
     for number in flows:
         found = values(client, f"out{number}")
         assert len(found) % 100 == 0
-        assert found == [n % 10_000 for n in range(len(found))]
+        assert found == list(range(len(found)))
