@@ -28,7 +28,6 @@ SETTINGS = {
     "unix_socket_directories": "",
     "max_connections": "200",
     "max_prepared_transactions": "10",
-    "shared_buffers": "128MB",
     "max_wal_size": "2GB",
     "wal_compression": "on",
     "password_encryption": "scram-sha-256",
@@ -68,7 +67,7 @@ class Server:
 
     def start(self, port: int) -> None:
         """Start the server once nothing of an earlier one is left; it becomes ready later."""
-        settings = {**SETTINGS, **extra_settings(), "port": str(port)}
+        settings = {**SETTINGS, "shared_buffers": _buffers(), **extra_settings(), "port": str(port)}
         arguments = [f"-c{name}={value}" for name, value in settings.items()]
         lock = evict(self.home)
         self._log_start = self.home.postgres_log.size()
@@ -200,6 +199,15 @@ def extra_settings() -> dict[str, str]:
         if not (name and equals):
             raise EmbeddedError(f"{OPTIONS_VARIABLE}={text!r} cannot be used: write name=value name=value.")
     return {name: value for name, _, value in pairs}
+
+
+def _buffers() -> str:
+    """Return the size of the server's cache: a sixteenth of the memory, from 128 to 512 MB.
+
+    Larger ones were no faster; with a smaller one, writing a few hundred MB of Spark's took a fifth longer.
+    """
+    megabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    return f"{min(max(megabytes // 16, 128), 512)}MB"
 
 
 def _sync(folder: Path) -> None:
