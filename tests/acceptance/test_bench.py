@@ -34,7 +34,7 @@ def test_a_quick_run_measures_everything_and_leaves_nothing_behind(penstock_dsn:
     for data in ("json", "random"):
         for batch in (1, 100):
             (write,) = titles(report, kind="write", data=data, batch=batch)
-            assert set(write["samples"]) == {"penstock", "rows", "blob"}
+            assert set(write["samples"]) == {"penstock", "rows", "blob", "numbered"}
         (disk,) = titles(report, kind="disk", data=data)
         # A message of 100 bytes takes its bytes, or fewer when compressed, and not ten times as many.
         assert all(10 < size < 1000 for (size,) in disk["samples"].values())
@@ -92,7 +92,7 @@ def test_a_quick_run_of_spark_without_jdbc_judges_all_other_promises_and_drops_i
         "read": {"penstock", "limit"},
         "write": {"penstock", "floor", "limit"},
         "read many partitions": {"ten", "many"},
-        "write many partitions": {"ten", "many"},
+        "write many partitions": {"ten", "many", "shuffled"},
         "empty epoch": {"penstock", "limit"},
         "epoch": {"penstock", "limit"},
     }

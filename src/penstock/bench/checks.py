@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
     promise: Promise
     ratio: float
     kept: bool
-    # What the limit reaches, where penstock is compared with something else: nothing can do better than that.
+    # What the limit reaches of it, or of the limit a log without gaps at its least: nothing can do better than that.
     limit: float | None = None
 
 
@@ -77,7 +77,7 @@ def verdicts(report: Report) -> Iterable[Verdict]:
 def _verdict(promise: Promise, result: Result) -> Verdict:
     ratio = result.ratio(promise.other)
     assert ratio is not None  # noqa: S101
-    limit = result.ratio(promise.other, of="blob") if promise.other != "blob" else None
+    limit = result.ratio(promise.other, of="numbered" if promise.other == "blob" else "blob")
     return Verdict(
         result.case, promise, ratio.median, promise.holds(ratio.median), None if limit is None else limit.median
     )

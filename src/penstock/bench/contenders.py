@@ -1,14 +1,16 @@
-"""What is compared: penstock, a row per message, and the limit.
+"""What is compared: penstock, a row per message, the limit, and the limit of what has offsets.
 
 Each contender gets the same list of bytes and the same server, driver and durability. A row per message, with a counter
 row that hands out offsets, is how a log in PostgreSQL is usually built. The limit stores each batch as one value that
-nobody can take apart: no log in PostgreSQL that keeps what it was given can write with less work.
+nobody can take apart: no log in PostgreSQL that keeps what it was given can write with less work. With an offset from a
+counter row, and where each message ends, it is the least that a log without gaps has to write.
 """
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import psycopg
@@ -174,7 +176,54 @@ class Blob(Contender):
             yield lambda batch: connection.execute(text, (b"".join(batch),))
 
 
-CONTENDERS: dict[str, Contender] = {one.name: one for one in (Penstock(), Rows(), Blob())}
+class Numbered(Contender):
+    """The limit of a log without gaps: a batch is one value, and has its offset and where each message ends."""
+
+    name = "numbered"
+
+    def create(self, connection: psycopg.Connection[Any], space: Space) -> None:
+        """Make a table for the batches of all partitions, and one for their counters."""
+        table, counter = space.table("numbered"), space.table("numbered_counter")
+        connection.execute(SQL("CREATE TABLE {} (id INT PRIMARY KEY, next_offset BIGINT NOT NULL)").format(counter))
+        connection.execute(
+            SQL("INSERT INTO {} SELECT n, 0 FROM generate_series(0, {} - 1) n").format(
+                counter, Literal(space.partitions)
+            )
+        )
+        connection.execute(
+            SQL(
+                "CREATE TABLE {} (partition INT, c_offset BIGINT, created_at TIMESTAMPTZ NOT NULL, "
+                "body BYTEA NOT NULL, ends BYTEA NOT NULL, PRIMARY KEY (partition, c_offset))"
+            ).format(table)
+        )
+        for column in ("body", "ends"):
+            how = "SET COMPRESSION lz4" if has_lz4(connection) else "SET STORAGE EXTERNAL"
+            connection.execute(SQL("ALTER TABLE {} ALTER COLUMN {} {}").format(table, Identifier(column), SQL(how)))
+
+    def disk_bytes(self, connection: psycopg.Connection[Any], space: Space) -> int:
+        """Take the table's size."""
+        return _size(connection, space.table("numbered"))
+
+    def writer(self, dsn: str, space: Space, partition: int) -> Iterator[Write]:
+        """Reserve offsets and insert the batch, in one statement."""
+        statement = SQL(
+            "WITH reserve AS (UPDATE {} SET next_offset = next_offset + %(count)s WHERE id = %(id)s::int "
+            "RETURNING (next_offset - %(count)s) AS first_off) "
+            "INSERT INTO {} SELECT %(id)s::int, r.first_off, clock_timestamp(), %(body)b, %(ends)b FROM reserve r "
+            "RETURNING c_offset"
+        ).format(space.table("numbered_counter"), space.table("numbered"))
+        with _connect(dsn) as connection:
+            text = statement.as_bytes(connection)
+
+            def write(batch: list[bytes]) -> object:
+                ends = struct.pack(f"<{len(batch)}i", *accumulate(map(len, batch)))
+                parameters = {"count": len(batch), "id": partition, "body": b"".join(batch), "ends": ends}
+                return connection.execute(text, parameters).fetchall()
+
+            yield write
+
+
+CONTENDERS: dict[str, Contender] = {one.name: one for one in (Penstock(), Rows(), Blob(), Numbered())}
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from rich.table import Table
 
 from penstock.bench.checks import Verdict, verdicts
 from penstock.bench.plan import Ratio, Result
-from penstock.bench.run import ALL, Report
+from penstock.bench.run import WRITERS, Report
 
-HEADINGS = ("case", "penstock", "rows", "blob (limit)", "× rows", "× limit")
+HEADINGS = ("case", "penstock", "rows", "blob (limit)", "numbered blob", "× rows", "× limit", "× numbered")
 _LEGEND = (
     "Writes and reads in thousand messages a second (more is better), disk in bytes a message (less is better): the "
     "median of the rounds, and the lowest and highest in brackets. × is penstock over the other, compared round by "
@@ -97,13 +97,14 @@ def save(report: Report, folder: Path) -> None:
 def cells(result: Result) -> tuple[str, ...]:
     """Return a row of the table."""
     scale = 1 if result.case.kind == "disk" else 1000
-    speeds = [_speed([sample / scale for sample in result.samples.get(name, [])]) for name in ALL]
-    return (result.case.title, *speeds, _ratio(result.ratio("rows")), _ratio(result.ratio("blob")))
+    speeds = [_speed([sample / scale for sample in result.samples.get(name, [])]) for name in WRITERS]
+    return (result.case.title, *speeds, *(_ratio(result.ratio(name)) for name in WRITERS[1:]))
 
 
 def missed_line(verdict: Verdict) -> str:
     """Return a missed promise as a line."""
-    limit = "" if verdict.limit is None else f" (the limit itself: {verdict.limit:.2f})"
+    who = "a numbered blob" if verdict.promise.other == "blob" else "the limit itself"
+    limit = "" if verdict.limit is None else f" ({who}: {verdict.limit:.2f})"
     return f"missed: {verdict.case.title}: {verdict.ratio:.2f}, but penstock {verdict.promise.says}{limit}"
 
 

@@ -23,6 +23,7 @@ from penstock.engine.client import Client
 from penstock.errors import NotFound, PenstockError
 
 ALL = ("penstock", "rows", "blob")
+WRITERS = (*ALL, "numbered")
 LOGS = ("penstock", "rows")
 Progress = Callable[[int, str], None]
 
@@ -59,8 +60,8 @@ class Run:
         plan = self._plan
         case = Case("write", payload.data, payload.size, batch, plan.writers)
         say(case)
-        with self._space(payload, ALL, plan.writers) as space:
-            jobs = {name: Writing(name, space, payload, batch, plan.write_seconds) for name in ALL}
+        with self._space(payload, WRITERS, plan.writers) as space:
+            jobs = {name: Writing(name, space, payload, batch, plan.write_seconds) for name in WRITERS}
             return Result(case, self._rounds(jobs, plan.writers))
 
     def _reads(self, payload: Payload, batch: int, say: Callable[[Case], None]) -> Iterator[Result]:
