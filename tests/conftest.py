@@ -4,7 +4,10 @@ A test that changes functions, tables or roles takes the first; all others take 
 Run by several processes, a file stays with one of them, and so do all tests of the shared Spark, which begin first.
 """
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -13,12 +16,19 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
+from databases import Connection, Connections, empty
 from penstock import Client
+from penstock import sql as schema
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the conformance suite be run in full: it takes minutes more, and has found nothing more so far."""
     parser.addoption("--every-way", action="store_true", help="run all of tests/conformance through every way in")
+
+
+def pytest_configure() -> None:
+    """Let every Spark that a test starts, and those of the commands it runs, begin quickly."""
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,41 +53,68 @@ def _process_of(nodeid: str) -> str:
     return "spark" if file.startswith("tests/spark/") and not file.endswith("kills.py") else file
 
 
-@pytest.fixture(scope="session")
-def shared_dsn(penstock_server: str, penstock_template: str) -> Iterator[str]:
-    """A migrated database for the whole run."""
-    name = Identifier(f"penstock_shared_{uuid4().hex[:12]}")
-    with psycopg.connect(penstock_server, autocommit=True) as connection:
-        connection.execute(SQL("CREATE DATABASE {} TEMPLATE {}").format(name, Identifier(penstock_template)))
+@contextmanager
+def _database(kind: str, server: str, template: str) -> Iterator[str]:
+    name = Identifier(f"penstock_{kind}_{uuid4().hex[:12]}")
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(SQL("CREATE DATABASE {} TEMPLATE {}").format(name, Identifier(template)))
         connection.execute(SQL("ALTER DATABASE {} SET synchronous_commit = off").format(name))
         # A user called penstock would make tables of its own in our schema.
         connection.execute(SQL("ALTER DATABASE {} SET search_path = public").format(name))
-        yield make_conninfo(penstock_server, dbname=name.as_string().strip('"'))
+        yield make_conninfo(server, dbname=name.as_string().strip('"'))
         connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(name))
 
 
 @pytest.fixture(scope="session")
-def cleaner(shared_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+def shared_dsn(penstock_server: str, penstock_template: str) -> Iterator[str]:
+    """A migrated database for the whole run."""
+    with _database("shared", penstock_server, penstock_template) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def mutable_dsn(penstock_server: str, penstock_template: str) -> Iterator[str]:
+    """Another one, in which functions are changed and nothing else is tested."""
+    with _database("mutable", penstock_server, penstock_template) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def cleaner(shared_dsn: str) -> Iterator[Connection]:
     """Who empties the shared database."""
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
-def dsn(shared_dsn: str, cleaner: psycopg.Connection[Any]) -> str:
+def dsn(shared_dsn: str, cleaner: Connection) -> str:
     """The DSN of an empty penstock."""
-    cleaner.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
-    )
-    tables = cleaner.execute(
-        "SELECT schemaname, tablename FROM pg_tables WHERE schemaname = 'public'"
-        " OR schemaname = 'penstock' AND tablename <> 'migrations'"
-    ).fetchall()
-    drops = {"public": SQL("DROP TABLE {} CASCADE"), "penstock": SQL("DELETE FROM {}")}
-    # All in one statement: a round trip for each of thirty tables is most of what a short test takes.
-    cleaner.execute(SQL("; ").join(drops[schema].format(Identifier(schema, table)) for schema, table in tables))
+    empty(cleaner)
     return shared_dsn
+
+
+@pytest.fixture
+def sql(dsn: str) -> Iterator[Connection]:
+    """A connection of its own to the same database, which commits each statement."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def connections(dsn: str) -> Iterator[Connections]:
+    """Opens as many connections to the same database as a test asks for."""
+    with Connections(dsn) as opener:
+        yield opener
+
+
+@pytest.fixture
+def fresh(mutable_dsn: str) -> Iterator[Connections]:
+    """Connections to an empty penstock whose functions may be changed; it begins with all of them as they are."""
+    with psycopg.connect(mutable_dsn) as connection:
+        empty(connection)
+        connection.execute(schema.repeatable().encode())
+    with Connections(mutable_dsn) as opener:
+        yield opener
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from penstock.engine.archive_calls import File
 from penstock.pipeline.archiving import Archiving
 from penstock.settings import resolve
 from penstock.spark.archiving import Job
-from spark.driver import QUICK
+from spark.driver import QUIET
 
 
 class Killed(Archiving):
@@ -27,7 +27,7 @@ class Killed(Archiving):
 
 def main(url: str, folder: str) -> None:
     """Archive, as far as it gets."""
-    session = penstock.spark.session("killed", "local[2]", QUICK)
+    session = penstock.spark.session("killed", "local[2]", QUIET)
     with Killed(resolve({"url": url}), session, "in", folder) as archiving:
         for pages in archiving.plan():
             archiving.run(pages)

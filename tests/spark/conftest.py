@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock.spark
 from penstock import Client
+from sessions import end_spark
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +44,6 @@ def spark(spark_folder: Path) -> Iterator[SparkSession]:
     log_settings = spark_folder / "log4j2.properties"
     settings = {
         "spark.ui.showConsoleProgress": "false",
-        # For tests of seconds, compiling thoroughly is a waste.
         "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={log_settings}",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
@@ -51,7 +51,7 @@ def spark(spark_folder: Path) -> Iterator[SparkSession]:
     }
     session = penstock.spark.session("tests", "local[2]", settings)
     yield session
-    session.stop()
+    end_spark()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import penstock.spark
 from spark.faults import FaultySource
 
 # For a driver that lives for seconds, compiling thoroughly is a waste.
-QUICK = {"spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+QUIET = {"spark.ui.showConsoleProgress": "false"}
 
 
 def main(url: str, folder: str, master: str, *rest: str) -> None:
@@ -26,7 +26,7 @@ def main(url: str, folder: str, master: str, *rest: str) -> None:
         session = SparkSession.builder.remote(master[3:]).getOrCreate()
         penstock.spark.register(session)
     else:
-        session = penstock.spark.session("driver", master, {**QUICK, **settings})
+        session = penstock.spark.session("driver", master, {**QUIET, **settings})
     session.dataSource.register(FaultySource)
     stream = session.readStream.format("penstock").option("url", url).option("subscribe", "in")
     stream = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", limit)

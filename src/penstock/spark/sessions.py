@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock.embedded.java import java_home
 from penstock.errors import MissingExtra, SetupError
 from penstock.settings import resolve
 
@@ -85,6 +84,9 @@ def _most_tasks(spark: "SparkSession") -> int:
 
 def prepare() -> None:
     """Set what Spark needs in the environment: a Java, and the Python that runs this."""
+    # Here, because each process of Spark's passes through this file, and only the one that starts a session needs it.
+    from penstock.embedded.java import java_home
+
     os.environ["JAVA_HOME"] = str(java_home(resolve().home))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 

@@ -2,11 +2,12 @@
 
 import psycopg
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import mutate
 from psycopg import errors
 
-from .conftest import archived_to, begin, push, record
+from databases import Connection, Connections
+
+from .steps import archived_to, begin, push, record
 
 RANGES = "SELECT partition_name, start_offset, stop_offset FROM penstock.archive_ranges('q', %s::timestamptz)"
 

@@ -2,12 +2,12 @@
 
 import psycopg
 import pytest
-from log.conftest import Connection
 from log.interleaving import mutate
 
+from databases import Connection
 from penstock import Client
 
-from .conftest import begin, push, record
+from .steps import begin, push, record
 
 
 def dropped(client: Client) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 from groups.steps import create_group, pass_time, violations
-from log.conftest import Connection, Connections
 from log.interleaving import gapless, push
 
+from databases import Connection, Connections
 from penstock import AsyncBatch, AsyncClient, LeaseLost, Message, MessageTooLarge, PenstockError, Retryable
 
 SOON = 20.0

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 from groups.steps import ack, create_group, drain, must_pop, pass_time, push_some, push_to_many, run, start, violations
-from log.conftest import Connection, Connections
 from log.interleaving import mutate, push
 from psycopg import errors
 
+from databases import Connection, Connections
 from penstock.engine import batch_calls
 from penstock.engine.batch_calls import PopRequest
 from penstock.engine.calls import Call

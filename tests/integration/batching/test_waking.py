@@ -11,10 +11,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 from groups.steps import create_group, pass_time
-from log.conftest import Connection
 from log.interleaving import push
 from psycopg.sql import SQL
 
+from databases import Connection
 from penstock import AsyncBatch, AsyncClient, Client
 from penstock.engine import hints
 

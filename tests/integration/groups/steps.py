@@ -6,9 +6,9 @@ Nobody waits for time to pass: `pass_time` moves deadlines into the past instead
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from log.conftest import Connection
 from log.interleaving import Running
 
+from databases import Connection
 from penstock.engine import group_calls
 from penstock.engine.calls import Call
 from penstock.engine.group_calls import Claim, Sweep

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import PUSH_ONE, Running, mutate, push
 from psycopg import errors
 
+from databases import Connection, Connections
 from penstock import Client, LeaseLost, NotFound
 from penstock.engine import group_calls
 

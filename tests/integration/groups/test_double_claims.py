@@ -1,9 +1,10 @@
 """Nothing is claimed twice: thanks to the place in line, to what the journal says of it, and in the end to its key."""
 
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import mutate
 from psycopg import errors
+
+from databases import Connection, Connections
 
 from .steps import (
     MODES,

@@ -4,10 +4,10 @@ import threading
 from collections import Counter
 
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import PUSH_ONE, PUSHES, Running, mutate, push
 from psycopg.conninfo import make_conninfo
 
+from databases import Connection, Connections
 from penstock import Client, Retryable
 from penstock.engine import group_calls
 

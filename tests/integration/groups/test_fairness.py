@@ -1,8 +1,8 @@
 """Everybody gets a turn: a partition with a mountain of messages waits in line like the others."""
 
 import pytest
-from log.conftest import Connection
 
+from databases import Connection
 from penstock.engine import group_calls
 
 from .steps import MODES, create_group, pop_call, push_some, push_to_many, run

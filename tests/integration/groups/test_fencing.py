@@ -4,10 +4,10 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import mutate, push
 from psycopg import errors
 
+from databases import Connection, Connections
 from penstock.engine import group_calls
 
 from .steps import (

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import mutate
 
+from databases import Connection, Connections
 from penstock import InvalidInput, LeaseLost
 from penstock.engine import group_calls
 from penstock.engine.calls import Call

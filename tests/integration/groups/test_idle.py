@@ -6,9 +6,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from log.conftest import Connection
 from log.interleaving import push
 
+from databases import Connection
 from penstock import Client
 from penstock.engine import batch_calls, group_calls
 from penstock.engine.batch_calls import PopRequest

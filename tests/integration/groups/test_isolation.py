@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import PUSHES, mutate, push
 from psycopg import IsolationLevel, errors
 
+from databases import Connection, Connections
 from penstock.engine import group_calls
 from penstock.engine.calls import Call
 

@@ -5,9 +5,9 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import PUSH_ONE, Running, push
 
+from databases import Connection, Connections
 from penstock import Client
 from penstock.engine import polling
 

@@ -5,8 +5,9 @@ So a partition never becomes idle by a consumer's word, only by that of the swee
 """
 
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import PUSH_ONE, Running, mutate, push
+
+from databases import Connection, Connections
 
 from .steps import (
     MODES,

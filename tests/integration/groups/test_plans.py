@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from log.conftest import Connection
 from log.interleaving import mutate
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
+from databases import Connection
 from penstock.engine import batch_calls, group_calls
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.calls import Call

@@ -3,9 +3,9 @@
 import threading
 
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import Running, mutate, push
 
+from databases import Connection, Connections
 from penstock import Client
 from penstock.engine import group_calls
 

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from log.conftest import Connection
 from log.interleaving import push
 
+from databases import Connection
 from penstock import Client
 
 from .steps import MODES, ack, create_group, drain, must_pop, offsets, pass_time, pop, push_some, sweep, violations

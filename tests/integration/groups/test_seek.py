@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import mutate, push
 
+from databases import Connection, Connections
 from penstock import Client, Retryable
 from penstock.engine import group_calls
 from penstock.engine.group_calls import Seek

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import mutate, push, source
 
+from databases import Connection, Connections
 from penstock.engine import group_calls
 from penstock.engine.polling import Sweeping
 

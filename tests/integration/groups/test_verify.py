@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import pytest
-from log.conftest import Connection
 from log.interleaving import push
 
+from databases import Connection
 from penstock.engine import group_calls
 
 from .steps import ack, create_group, drain, must_pop, pass_time, push_some, run, sweep, violations

@@ -9,9 +9,8 @@ import time
 from importlib.resources import files
 from typing import Any
 
-import psycopg
+from databases import Connection
 
-Connection = psycopg.Connection[Any]
 _SECONDS = 20.0
 
 # The two ways of pushing one message "x" to a partition of queue q.

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from databases import Connection, Connections
 from penstock import AsyncClient, Client, PenstockError, SetupError, TimedOut, Unavailable
 
-from .conftest import Connection, Connections
 from .interleaving import push
 
 KILL = (

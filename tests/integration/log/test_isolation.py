@@ -4,10 +4,10 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel, errors
 
+from databases import Connection, Connections
 from penstock import Client, Retryable
 from penstock.engine.failures import translate
 
-from .conftest import Connection, Connections
 from .interleaving import PUSHES, Running, gapless, offsets, push
 
 pytestmark = [

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from databases import Connection, Connections
 from penstock import Client, Message
 
-from .conftest import Connection, Connections
 from .interleaving import Running, gapless, offsets, push
 
 relaxed = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -4,7 +4,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from .conftest import Connection, Connections
+from databases import Connection, Connections
+
 from .interleaving import PUSH_MANY, PUSH_ONE, Running, gapless, mutate, push
 from .test_order import pushes_in_opposite_order
 

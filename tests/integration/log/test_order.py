@@ -6,10 +6,10 @@ import time
 import pytest
 from psycopg import errors
 
+from databases import Connection, Connections
 from penstock import Client, Retryable
 from penstock.engine.failures import translate
 
-from .conftest import Connection, Connections
 from .interleaving import PUSH_BOTH, PUSH_ONE, PUSHES, Running, gapless, offsets, push
 
 pushes = pytest.mark.parametrize("statement", PUSHES, ids=["one segment", "many segments"])

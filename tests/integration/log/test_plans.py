@@ -13,9 +13,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
+from databases import Connection
 from penstock import Client
-
-from .conftest import Connection
 
 PARTITIONS = 20_000
 FILL = """

@@ -5,9 +5,8 @@ import os
 import pytest
 from psycopg import errors
 
+from databases import Connection
 from penstock import Client
-
-from .conftest import Connection
 
 
 def test_the_settings_are_described_in_one_place(sql: Connection) -> None:

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from databases import Connection, Connections
 from penstock import Client
 
-from .conftest import Connection, Connections
 from .interleaving import Running, gapless, push
 
 

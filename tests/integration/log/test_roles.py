@@ -10,10 +10,9 @@ from psycopg import errors
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
+from databases import Connection
 from penstock import Client, SetupError
 from penstock.engine.migrate import grant
-
-from .conftest import Connection
 
 Open = Callable[[str | None], Client]
 

@@ -4,9 +4,9 @@ import random
 import threading
 from collections import defaultdict
 
+from databases import Connection
 from penstock import Client, Message, Retryable
 
-from .conftest import Connection
 from .interleaving import gapless
 
 PRODUCERS, ROUNDS, PARTITIONS = 8, 60, 5

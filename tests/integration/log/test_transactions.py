@@ -12,9 +12,8 @@ import sqlalchemy as sa
 from psycopg import errors
 from sqlalchemy.orm import Session
 
+from databases import Connection
 from penstock import Client, InvalidInput, MessageTooLarge, PenstockError
-
-from .conftest import Connection
 
 # Opens the caller's connection; runs SQL on it; how the caller's own transaction is begun and ended.
 Execute = Callable[[str], Any]

@@ -13,9 +13,8 @@ import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
+from databases import Connection
 from penstock import AsyncClient, InvalidInput, MessageTooLarge, Retryable
-
-from .conftest import Connection
 
 Execute = Callable[[str], Awaitable[Any]]
 

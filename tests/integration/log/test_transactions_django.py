@@ -10,9 +10,8 @@ import pytest
 from django.conf import settings
 from psycopg.conninfo import conninfo_to_dict
 
+from databases import Connection
 from penstock import Client, MessageTooLarge
-
-from .conftest import Connection
 
 
 class Changed(Exception):

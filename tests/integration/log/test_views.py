@@ -7,11 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import errors
 
+from databases import Connection
 from penstock import Client, Message
 from penstock.engine.ids import message_id
 from penstock.engine.pushes import partition_for_key
-
-from .conftest import Connection
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MOST_MS = 253_402_300_799_999  # the end of the year 9999, as far as Python's datetimes go
@@ -161,12 +160,13 @@ def test_ids_of_sql_and_python_are_equal(
     found, *address = one(
         sql,
         "SELECT i.id, a.partition_id, a.message_offset, a.created_ms FROM penstock.message_id(%s, %s,"
-        " timestamptz 'epoch' + %s * interval '1 ms' + %s * interval '1 microsecond') i (id),"
+        # An interval is multiplied in floating point, which holds that many whole seconds, and not milliseconds.
+        " timestamptz 'epoch' + %s * interval '1 s' + %s * interval '1 microsecond') i (id),"
         " penstock.message_address(i.id) a",
         partition_id,
         offset,
-        created_ms,
-        microseconds,
+        created_ms // 1000,
+        created_ms % 1000 * 1000 + microseconds,
     )
     assert found == message_id(partition_id, offset, created_ms)
     assert address == [partition_id, offset, created_ms]

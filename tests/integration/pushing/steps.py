@@ -4,9 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 from groups.steps import run, start
-from log.conftest import Connection
 from log.interleaving import Running
 
+from databases import Connection
 from penstock import Message, PushResult
 from penstock.engine import calls, option_calls, pushes
 from penstock.engine.calls import Call, Place

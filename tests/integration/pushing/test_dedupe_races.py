@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 from groups.steps import run, start, sweep, violations
 from groups.test_plans import cost
-from log.conftest import Connection, Connections
 from log.interleaving import Running, gapless, mutate
 from psycopg import IsolationLevel, errors
 
+from databases import Connection, Connections
 from penstock import Client, Retryable
 from penstock.engine import group_calls
 

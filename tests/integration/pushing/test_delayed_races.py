@@ -5,10 +5,10 @@ import threading
 import pytest
 from groups.steps import create_group, drain, must_pop, offsets, pop, push_to_many, run, start, sweep, violations
 from groups.test_plans import cost
-from log.conftest import Connection, Connections
 from log.interleaving import Running, gapless, mutate
 from psycopg import IsolationLevel, errors
 
+from databases import Connection, Connections
 from penstock import Client, Retryable
 from penstock.engine import group_calls, option_calls
 

@@ -9,11 +9,11 @@ from uuid import UUID
 import pytest
 from groups.steps import run, start, violations
 from groups.test_plans import cost
-from log.conftest import Connection, Connections
 from log.interleaving import gapless, mutate
 from psycopg import IsolationLevel, errors
 
 from conformance.proxy import CUT_ANSWER, CUT_REQUEST, PASS, Proxy
+from databases import Connection, Connections
 from penstock import Client, PushResult
 from penstock.engine import option_calls, pushes
 from penstock.engine.calls import Call, Place

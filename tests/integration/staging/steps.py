@@ -3,7 +3,7 @@
 import struct
 from typing import Any
 
-from log.conftest import Connection
+from databases import Connection
 
 PUBLISH = "SELECT outcome, messages FROM penstock.publish_stages(%s, %s, %s, %s, %s)"
 

@@ -1,9 +1,9 @@
 """An epoch of a flow: its messages, its dead letters and its group's progress are published together, or not at all."""
 
 import pytest
-from log.conftest import Connection, Connections
 from psycopg import errors
 
+from databases import Connection, Connections
 from penstock import Client
 from penstock.errors import PenstockError
 

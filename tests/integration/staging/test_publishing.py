@@ -6,10 +6,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import PUSH_ONE, Running, push
 from psycopg import errors
 
+from databases import Connection, Connections
 from penstock import Client
 
 from .steps import PUBLISH, add, note, publish, read, stage, staged_segments, value

@@ -1,10 +1,10 @@
 """A reader with positions of its own: what it looks at, how it tells its progress, and what its snapshots keep."""
 
 import pytest
-from log.conftest import Connection, Connections
 from log.interleaving import push
 from psycopg import errors
 
+from databases import Connection, Connections
 from penstock import Client, PenstockError
 
 from .steps import note, publish, stage, value

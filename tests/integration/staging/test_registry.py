@@ -1,7 +1,6 @@
 """The registry of flows: who holds one, in which state it is shown, and what a changed flow may not overwrite."""
 
-from log.conftest import Connection
-
+from databases import Connection
 from penstock import Client
 
 from .steps import value

@@ -1,24 +1,6 @@
-"""What tests of archives share: an empty penstock, and a run of `penstock archive` as plain SQL, without its files."""
+"""A run of `penstock archive` as plain SQL, without its files."""
 
-from collections.abc import Iterator
-
-import psycopg
-import pytest
-from log.conftest import Connection, Connections
-
-
-@pytest.fixture
-def sql(dsn: str) -> Iterator[Connection]:
-    """A connection of its own, which commits each statement."""
-    with psycopg.connect(dsn, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def connections(dsn: str) -> Iterator[Connections]:
-    """Opens as many connections to the same database as a test asks for."""
-    with Connections(dsn) as opener:
-        yield opener
+from databases import Connection
 
 
 def push(sql: Connection, count: int = 1, partition: str = "p", queue: str = "q") -> None:
