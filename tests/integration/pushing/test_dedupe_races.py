@@ -55,7 +55,7 @@ def test_the_second_is_stored_if_the_first_rolls_back(connections: Connections, 
 def test_without_the_look_under_the_lock_both_are_stored(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
     create(sql)
-    mutate(sql, "push_with_options", ("nth = 1 AND k.seen IS NULL", "nth = 1"))
+    mutate(sql, "push_with_options", ("nth = 1 AND k.seen_at IS NULL", "nth = 1"))
     assert two_pushes(fresh, sql) == ["old", "first", "second"]
 
 
@@ -150,17 +150,25 @@ def test_maintenance_comes_again_while_there_is_more_to_trim(client: Client, sql
     assert sql.execute("SELECT count(*) FROM penstock.dedupe_ids").fetchall() == [(0,)]
 
 
-def test_an_id_is_looked_up_by_the_index_however_many_there_are(sql: Connection) -> None:
-    call = push_call(mark("x"))
-    for _ in range(6):
-        small = cost(sql, call.sql, call.parameters)
-    sql.execute(
-        "INSERT INTO penstock.dedupe_ids (partition_id, dedupe_id, queue_id, seen_at, message_offset)"
-        " SELECT partition_id, n::text, queue_id, clock_timestamp(), 0"
-        " FROM penstock.partitions, generate_series(1, 50000) n"
-    )
-    # The first one may plan anew.
-    assert min(cost(sql, call.sql, call.parameters) for _ in range(3)) <= small + 50
+def test_an_id_is_looked_up_by_the_index_however_many_there_are(connections: Connections, sql: Connection) -> None:
+    # Planned for a table with one row, and for as long as nobody analyses it again.
+    sql.execute("ALTER TABLE penstock.dedupe_ids SET (autovacuum_enabled = false)")
+    try:
+        call = push_call(mark("x"))
+        run(sql, call)
+        sql.execute("VACUUM ANALYZE penstock.dedupe_ids")
+        producer = connections.open(autocommit=True)
+        for _ in range(6):
+            small = cost(producer, call.sql, call.parameters)
+        sql.execute(
+            "INSERT INTO penstock.dedupe_ids (partition_id, dedupe_id, queue_id, seen_at, message_offset)"
+            " SELECT partition_id, n::text, queue_id, clock_timestamp(), 0"
+            " FROM penstock.partitions, generate_series(1, 50000) n"
+        )
+        # The first one may plan anew.
+        assert min(cost(producer, call.sql, call.parameters) for _ in range(3)) <= small + 50
+    finally:
+        sql.execute("ALTER TABLE penstock.dedupe_ids RESET (autovacuum_enabled)")
 
 
 def push_while_cancelling(connections: Connections, sql: Connection) -> tuple[bool, list[str]]:
@@ -256,7 +264,7 @@ def test_a_snapshot_from_before_a_cancel_takes_no_message_for_its_duplicate(
 def test_without_its_lock_it_would(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
     create(sql)
-    mutate(sql, "push_with_options", ("            FOR KEY SHARE OF k;", ";"))
+    mutate(sql, "push_with_options", ("                FOR KEY SHARE\n", ""))
     assert from_a_snapshot_before_the_cancel(fresh, sql, IsolationLevel.REPEATABLE_READ) == 0
 
 

@@ -120,7 +120,7 @@ BEGIN
         SELECT
             array_agg(i.segment ORDER BY i.segment, i.n), array_agg(i.n - 1 ORDER BY i.segment, i.n),
             array_agg(i.target ORDER BY i.segment, i.n), array_agg(i.dedupe_id ORDER BY i.segment, i.n),
-            array_agg(i.nth = 1 AND k.seen IS NULL ORDER BY i.segment, i.n)
+            array_agg(i.nth = 1 AND k.seen_at IS NULL ORDER BY i.segment, i.n)
         INTO id_segments, id_positions, id_targets, id_texts, id_fresh
         FROM (
             SELECT
@@ -136,18 +136,24 @@ BEGIN
             CROSS JOIN LATERAL unnest(dedupe_ids[s.before + 1 : s.before + s.count]) WITH ORDINALITY d (dedupe_id, n)
             WHERE d.dedupe_id IS NOT NULL
         ) i
+        -- LIMIT, here and below: a plain join, planned for a small table, goes through all ids there are. And no other
+        -- condition within it: another index might then seem as good.
         LEFT JOIN LATERAL (
-            SELECT true AS seen FROM penstock.dedupe_ids k
-            WHERE k.partition_id = i.target AND k.dedupe_id = i.dedupe_id AND k.seen_at > now_here - i.dedupe_window
+            SELECT k.seen_at FROM penstock.dedupe_ids k
+            WHERE k.partition_id = i.target AND k.dedupe_id = i.dedupe_id
             LIMIT 1
-        ) k ON true;
+        ) k ON k.seen_at > now_here - i.dedupe_window;
         IF current_setting('transaction_isolation') <> 'read committed' THEN
             -- This snapshot may show an id that was forgotten since; locking it fails then.
             PERFORM 1
             FROM unnest(id_targets, id_texts, id_fresh) i (target, dedupe_id, fresh)
-            JOIN penstock.dedupe_ids k ON k.partition_id = i.target AND k.dedupe_id = i.dedupe_id
-            WHERE NOT i.fresh
-            FOR KEY SHARE OF k;
+            CROSS JOIN LATERAL (
+                SELECT 1 FROM penstock.dedupe_ids k
+                WHERE k.partition_id = i.target AND k.dedupe_id = i.dedupe_id
+                LIMIT 1
+                FOR KEY SHARE
+            ) k
+            WHERE NOT i.fresh;
         END IF;
     END IF;
 
@@ -268,7 +274,11 @@ BEGIN
             array_agg(k.scheduled_id ORDER BY i.position) AS scheduled_ids
         FROM unnest(id_segments, id_positions, id_targets, id_texts, id_fresh)
             i (segment, position, target, dedupe_id, fresh)
-        JOIN penstock.dedupe_ids k ON k.partition_id = i.target AND k.dedupe_id = i.dedupe_id
+        CROSS JOIN LATERAL (
+            SELECT k.* FROM penstock.dedupe_ids k
+            WHERE k.partition_id = i.target AND k.dedupe_id = i.dedupe_id
+            LIMIT 1
+        ) k
         WHERE NOT i.fresh
         GROUP BY i.segment
     ) d ON d.segment = s.segment;
