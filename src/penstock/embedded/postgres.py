@@ -67,7 +67,7 @@ class Server:
 
     def start(self, port: int) -> None:
         """Start the server once nothing of an earlier one is left; it becomes ready later."""
-        settings = {**SETTINGS, "shared_buffers": _buffers(), **extra_settings(), "port": str(port)}
+        settings = {**SETTINGS, "shared_buffers": buffers(_memory()), **extra_settings(), "port": str(port)}
         arguments = [f"-c{name}={value}" for name, value in settings.items()]
         lock = evict(self.home)
         self._log_start = self.home.postgres_log.size()
@@ -201,13 +201,16 @@ def extra_settings() -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _buffers() -> str:
+def buffers(memory: int) -> str:
     """Return the size of the server's cache: a sixteenth of the memory, from 128 to 512 MB.
 
     Larger ones were no faster; with a smaller one, writing a few hundred MB of Spark's took a fifth longer.
     """
-    megabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
-    return f"{min(max(megabytes // 16, 128), 512)}MB"
+    return f"{min(max((memory >> 20) // 16, 128), 512)}MB"
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _sync(folder: Path) -> None:
