@@ -92,7 +92,7 @@ def test_a_quick_run_of_spark_without_jdbc_judges_all_other_promises_and_drops_i
         "read": {"penstock", "limit"},
         "write": {"penstock", "floor", "limit"},
         "read many partitions": {"ten", "many"},
-        "write many partitions": {"ten", "many", "shuffled"},
+        "write many partitions": {"ten", "many", "shuffled", "new"},
         "empty epoch": {"penstock", "limit"},
         "epoch": {"penstock", "limit"},
     }

@@ -72,6 +72,34 @@ def test_many_rows_of_many_partitions_keep_their_order(lab: Lab) -> None:
         assert values == list(range(int(partition.name), 30_000, 7))
 
 
+def test_scattered_rows_keep_their_keys_and_headers(lab: Lab) -> None:
+    frame = lab.spark.range(0, 3_000, 1, 1).selectExpr(
+        "concat('p', id % 100) AS partition",
+        "CAST(id AS STRING) AS value",
+        "if(id % 3 = 0, NULL, concat('k', id)) AS key",
+        "if(id % 5 = 0, concat('{\"n\":\"', id, '\"}'), NULL) AS headers",
+    )
+    lab.write(frame, queue="out")
+    found = [
+        (int(m.value), m.partition, m.key, m.headers)
+        for partition in lab.client.partitions("out")
+        for m in lab.client.scan("out", partition.name)
+    ]
+    assert sorted(found, key=lambda row: row[0]) == [
+        (n, f"p{n % 100}", f"k{n}" if n % 3 else None, None if n % 5 else {"n": str(n)}) for n in range(3_000)
+    ]
+
+
+def test_names_of_any_kind_arrive(lab: Lab) -> None:
+    names = ['a"b', "c\\d", "{e,f}", "NULL", " g ", "ü,'", 'h\\"']
+    frame = lab.spark.createDataFrame(
+        [(name, name, b"v") for name in names], "queue STRING, partition STRING, value BINARY"
+    )
+    lab.write(frame)
+    found = [(queue.name, part.name) for queue in lab.client.queues() for part in lab.client.partitions(queue.name)]
+    assert sorted(found) == sorted((name, name) for name in names)
+
+
 def test_what_was_read_can_be_written(lab: Lab) -> None:
     lab.client.push("in", [Message(b"a", key="k", headers={"h": "1"}), b"b"], partition="p")
     lab.write(lab.read(), queue="out")

@@ -83,7 +83,7 @@ def stage(stage_id: int, first: int, part: Part) -> Call[None]:
     return Call(
         "SELECT penstock.stage_segments(%s::bigint, %s::bigint, %s::text[], %s::text[], %s::integer[], %b::bytea, "
         "%b::bytea, %b::bytea, %b::bytea, %b::bytea, %b::bytea)",
-        (stage_id, first, *part),
+        (stage_id, first, _texts(part.queues), _texts(part.partitions), _numbers(part.counts), *part[3:]),
         nothing,
         True,
     )
@@ -108,3 +108,16 @@ def abort(writer: str, run: str, stages: Sequence[int]) -> Call[int]:
     return Call(
         "SELECT penstock.abort_stages(%s::text, %s::text, %s::bigint[])", (writer, run, list(stages)), scalar, True
     )
+
+
+# Arrays as PostgreSQL reads them: the driver writes lists item by item, at a microsecond for each.
+
+
+def _texts(texts: Sequence[str]) -> str:
+    # A text of PostgreSQL's holds no NUL.
+    quoted = "\0".join(texts).replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
+    return f'{{"{quoted}"}}'
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return f"{{{','.join(map(str, numbers))}}}"

@@ -66,13 +66,14 @@ class _Rows:
         self._check_sizes(queue_codes, [limits[name].max_message_bytes for name in queue_names])
         partition_codes, partition_names = _codes(self._placed(queue_codes, queue_names, limits))
         codes = queue_codes * len(partition_names) + partition_codes
-        columns = [self._values, self._keys, self._headers]
+        order = None
         if len(codes) and (codes[1:] < codes[:-1]).any():
             order = np.argsort(codes, kind="stable")
             codes = codes[order]
-            columns = [None if column is None else column.take(pa.array(order)) for column in columns]
-        values, keys, headers = [None if column is None else _Packed(column) for column in columns]
-        assert values is not None  # noqa: S101
+        values = _Packed(self._values, order)
+        keys, headers = [
+            None if column is None else _Packed(column.fill_null(""), order) for column in (self._keys, self._headers)
+        ]
         # Where each segment begins, and where the last one ends.
         starts = values.cut(np.flatnonzero(np.diff(codes, prepend=-1, append=-1)))
         queues, partitions = np.divmod(codes[starts[:-1]], len(partition_names))
@@ -157,25 +158,31 @@ class _Rows:
 
 
 class _Packed:
-    """An Arrow column of bytes or text, from which packed pieces are cut."""
+    """An Arrow column of bytes or text without nulls, from which packed pieces are cut, perhaps in another order."""
 
-    def __init__(self, column: Any) -> None:
-        _, offsets, data = column.buffers()
-        low, high = column.offset, column.offset + len(column) + 1
-        self._ends = np.frombuffer(offsets, dtype=np.int32)[low:high]
-        self._data = memoryview(data) if data is not None else memoryview(b"")
+    def __init__(self, column: Any, order: Numbers | None) -> None:
+        self._column, self._order = column, order
+        self._ends = _bounds(column)
+        if order is not None:
+            self._ends = np.concatenate(([0], np.cumsum(np.diff(self._ends)[order])))
 
     def columns(self, starts: Numbers, optional: bool = False) -> tuple[Column, Column]:
         """Return the values of some segments end to end, and where each ends in its segment.
 
-        Nothing for an optional column without any. The values are not copied.
+        Nothing for an optional column without any. Values are copied only where their order is another one, and then
+        piece by piece: fresh memory for all of them at once costs more than the copy.
         """
-        low, high = starts[0], starts[-1]
-        first, last = int(self._ends[low]), int(self._ends[high])
-        if optional and first == last:
+        low, high = int(starts[0]), int(starts[-1])
+        if optional and self._ends[low] == self._ends[high]:
             return None, None
         ends = self._ends[low + 1 : high + 1] - np.repeat(self._ends[starts[:-1]], np.diff(starts))
-        return self._data[first:last], ends.astype("<i4").tobytes()
+        if self._order is None:
+            piece = self._column.slice(low, high - low)
+        else:
+            piece = self._column.take(pa.array(self._order[low:high]))
+        bounds, data = _bounds(piece), piece.buffers()[2]
+        body = memoryview(b"" if data is None else data)[int(bounds[0]) : int(bounds[-1])]
+        return body, ends.astype("<i4").tobytes()
 
     def cut(self, starts: Numbers) -> Numbers:
         """Cut runs of rows, each of which begins where the one before ends, where a segment would be too large."""
@@ -189,19 +196,24 @@ class _Packed:
 
     def shares(self, starts: Numbers) -> list[int]:
         """Divide segments into what is sent at once; return which is the first of each share, and their number."""
-        share = (self._ends[starts[:-1]].astype(np.int64) - int(self._ends[starts[0]])) // _SEND_BYTES
+        share = (self._ends[starts[:-1]] - self._ends[starts[0]]) // _SEND_BYTES
         return [*np.flatnonzero(np.diff(share, prepend=-1)).tolist(), len(share)]
 
     def _cuts(self, low: int, high: int) -> Iterator[int]:
         while low < high:
             yield low
-            # In the wider type: what is looked for may be more than the narrower one holds.
-            full = int(np.searchsorted(self._ends, np.int64(self._ends[low]) + MAX_SEGMENT_BYTES, side="right")) - 1
+            full = int(np.searchsorted(self._ends, self._ends[low] + MAX_SEGMENT_BYTES, side="right")) - 1
             low = min(max(full, low + 1), low + MAX_SEGMENT_MESSAGES, high)
 
 
+def _bounds(column: Any) -> Numbers:
+    """Return where each value of a column begins in its data, and where the last one ends."""
+    bounds = np.frombuffer(column.buffers()[1], dtype=np.int32)[column.offset : column.offset + len(column) + 1]
+    return bounds.astype(np.int64)
+
+
 def _flat(table: Any, name: str, kind: Any) -> Any:
-    """Return a column in one piece, with an empty value in place of each null when it is packed."""
+    """Return a column in one piece."""
     if name not in table.column_names:
         return None
     column = table[name].combine_chunks()

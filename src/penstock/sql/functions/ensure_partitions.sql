@@ -44,6 +44,6 @@ BEGIN
     ) p ON true
     WHERE p.there IS NULL
     ORDER BY q.queue_id, w.partition_name
-    ON CONFLICT DO NOTHING;
+    ON CONFLICT (queue_id, name) DO NOTHING;
 END
 $$;

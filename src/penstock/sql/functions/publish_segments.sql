@@ -12,21 +12,25 @@ LANGUAGE plpgsql
 SET enable_bitmapscan = off
 AS $$
 DECLARE
-    queues   text[];
-    names    text[];
-    targets  bigint[];
-    locked   bigint;
-    now_here timestamptz;
-    heads    bigint[];
-    times    timestamptz[];
-    part     record;
-    moved    bigint;
+    queues       text[];
+    names        text[];
+    targets      bigint[];
+    locked       bigint;
+    now_here     timestamptz;
+    heads        bigint[];
+    times        timestamptz[];
+    ends         bigint[];
+    place_of     jsonb;
+    part         record;
+    counts       integer[];
+    places       integer[];
+    base_offsets bigint[];
+    moved        bigint;
 BEGIN
-    -- In an order that comes again below, where the rank of a name is its place in these arrays. A join by name would
-    -- compare each segment with each partition whenever the planner takes them for few, and it knows neither number.
+    -- Every partition once. Below it is known by its place in these arrays.
     SELECT
-        array_agg(d.queue_name ORDER BY d.queue_name COLLATE "C", d.partition_name COLLATE "C"),
-        array_agg(d.partition_name ORDER BY d.queue_name COLLATE "C", d.partition_name COLLATE "C")
+        array_agg(d.queue_name ORDER BY d.partition_name COLLATE "C", d.queue_name COLLATE "C"),
+        array_agg(d.partition_name ORDER BY d.partition_name COLLATE "C", d.queue_name COLLATE "C")
     INTO queues, names
     FROM (
         SELECT DISTINCT u.queue_name, u.partition_name
@@ -35,8 +39,8 @@ BEGIN
         WHERE s.stage_id = ANY (stage_ids)
     ) d;
     segments := 0;
-    messages := 0;
     IF queues IS NULL THEN
+        messages := 0;
         RETURN;
     END IF;
     LOOP
@@ -68,9 +72,9 @@ BEGIN
     -- Keeps a group from coming into being until we have committed: it would not know of these messages.
     PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)
     FROM (
-        SELECT DISTINCT (SELECT p.queue_id FROM penstock.partitions p WHERE p.partition_id = t) AS queue_id
-        FROM unnest(targets) t
-        ORDER BY 1
+        SELECT q.queue_id FROM penstock.queues q
+        WHERE q.name = ANY (ARRAY(SELECT DISTINCT n FROM unnest(queues) n))
+        ORDER BY q.queue_id
     ) q;
 
     -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
@@ -87,44 +91,46 @@ BEGIN
         ORDER BY g.base_offset DESC
         LIMIT 1
     ) newest ON true;
+    ends := heads;
+    -- A join by name would compare each segment with each partition whenever the planner takes them for few, and it knows
+    -- neither number. No name holds a control character, so one keeps two names apart.
+    place_of := (
+        SELECT jsonb_object_agg(w.queue_name || chr(1) || w.partition_name, w.position)
+        FROM unnest(queues, names) WITH ORDINALITY w (queue_name, partition_name, position)
+    );
     FOR part IN
-        WITH numbered AS MATERIALIZED (
-            SELECT
-                w.stage_id, s.first_ordinal, u.position, u.count,
-                dense_rank() OVER (ORDER BY u.queue_name COLLATE "C", u.partition_name COLLATE "C") AS place,
-                sum(u.count) OVER (
-                    PARTITION BY u.queue_name COLLATE "C", u.partition_name COLLATE "C"
-                    ORDER BY w.position, s.first_ordinal, u.position
-                    ROWS UNBOUNDED PRECEDING
-                ) - u.count AS before
-            FROM unnest(stage_ids) WITH ORDINALITY w (stage_id, position)
-            JOIN penstock.staged s ON s.stage_id = w.stage_id
-            CROSS JOIN LATERAL unnest(s.queue_names, s.partition_names, s.counts)
-                WITH ORDINALITY u (queue_name, partition_name, count, position)
-        )
-        SELECT
-            n.stage_id, n.first_ordinal, count(*) AS segments, sum(n.count) AS messages,
-            array_agg(n.place ORDER BY n.position) AS places,
-            array_agg((heads[n.place] + n.before)::bigint ORDER BY n.position) AS base_offsets
-        FROM numbered n
-        GROUP BY n.stage_id, n.first_ordinal
+        SELECT s.*
+        FROM unnest(stage_ids) WITH ORDINALITY w (stage_id, position)
+        JOIN penstock.staged s ON s.stage_id = w.stage_id
+        ORDER BY w.position, s.first_ordinal
     LOOP
+        counts := part.counts;
+        places := ARRAY(
+            SELECT (place_of ->> (u.queue_name || chr(1) || u.partition_name))::integer
+            FROM unnest(part.queue_names, part.partition_names) WITH ORDINALITY u (queue_name, partition_name, position)
+            ORDER BY u.position
+        );
+        base_offsets := places;
+        FOR number IN 1..cardinality(places) LOOP
+            base_offsets[number] := ends[places[number]];
+            ends[places[number]] := ends[places[number]] + counts[number];
+        END LOOP;
         -- One range of the index, whatever the planner believes of the table.
         UPDATE penstock.segments g
         SET
-            partition_id = targets[part.places[g.base_offset - part.first_ordinal + 1]],
-            base_offset = part.base_offsets[g.base_offset - part.first_ordinal + 1],
-            created_at = times[part.places[g.base_offset - part.first_ordinal + 1]]
+            partition_id = targets[places[g.base_offset - part.first_ordinal + 1]],
+            base_offset = base_offsets[g.base_offset - part.first_ordinal + 1],
+            created_at = times[places[g.base_offset - part.first_ordinal + 1]]
         WHERE g.partition_id = -part.stage_id
-          AND g.base_offset >= part.first_ordinal AND g.base_offset < part.first_ordinal + part.segments;
+          AND g.base_offset >= part.first_ordinal AND g.base_offset < part.first_ordinal + cardinality(places);
         GET DIAGNOSTICS moved = ROW_COUNT;
-        IF moved <> part.segments THEN
+        IF moved <> cardinality(places) THEN
             RAISE EXCEPTION 'stage % has % segments from % on, and should have %',
-                part.stage_id, moved, part.first_ordinal, part.segments USING ERRCODE = 'data_corrupted';
+                part.stage_id, moved, part.first_ordinal, cardinality(places) USING ERRCODE = 'data_corrupted';
         END IF;
         segments := segments + moved;
-        messages := messages + part.messages;
     END LOOP;
+    messages := (SELECT sum(e) FROM unnest(ends) e) - (SELECT sum(h) FROM unnest(heads) h);
     PERFORM penstock.wake_partitions(targets, heads);
 END
 $$;

@@ -14,7 +14,8 @@
 -- Parameters: writer, run, epoch - as in begin_stage; stage_ids - the attempts that count, in the order in which
 -- their messages shall lie; stage_messages - how many messages each has.
 -- Returns: one row: 'published' or 'skipped', how many segments and messages the epoch has.
--- Calls: require_read_committed, use_lock_timeout, sink_lock_class, register_run, publish_segments, remove_stages.
+-- Calls: require_read_committed, use_lock_timeout, sink_lock_class, register_run, publish_segments, forget_stages,
+-- remove_stages.
 -- Tables: stages (lock), sink_runs, sink_commits, epoch_sources, snapshots.
 CREATE OR REPLACE FUNCTION penstock.publish_stages(
     writer text, run text, epoch bigint, stage_ids bigint[], stage_messages bigint[]
@@ -94,6 +95,7 @@ BEGIN
     END IF;
 
     SELECT p.segments, p.messages INTO segments, messages FROM penstock.publish_segments(stage_ids) p;
+    PERFORM penstock.forget_stages(stage_ids);
     INSERT INTO penstock.sink_commits (writer, epoch, run, sources, segments, messages)
     VALUES (writer, epoch, run, reads, segments, messages);
     UPDATE penstock.snapshots s SET published = true WHERE s.snapshot_id = ANY (reads);

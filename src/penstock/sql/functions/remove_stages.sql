@@ -4,8 +4,7 @@
 --
 -- Parameters: stage_ids.
 -- Returns: how many were removed.
--- Calls: nothing. Tables: stages (lock, delete), staged, staged_dead_letters, segments
--- (delete).
+-- Calls: forget_stages. Tables: stages (lock), segments (delete).
 CREATE OR REPLACE FUNCTION penstock.remove_stages(stage_ids bigint[])
 RETURNS integer
 LANGUAGE plpgsql
@@ -20,9 +19,7 @@ DECLARE
 BEGIN
     -- A new statement: under the locks it sees every segment there is.
     DELETE FROM penstock.segments s USING unnest(locked) l (stage_id) WHERE s.partition_id = -l.stage_id;
-    DELETE FROM penstock.staged s WHERE s.stage_id = ANY (locked);
-    DELETE FROM penstock.staged_dead_letters d WHERE d.stage_id = ANY (locked);
-    DELETE FROM penstock.stages s WHERE s.stage_id = ANY (locked);
+    PERFORM penstock.forget_stages(locked);
     RETURN cardinality(locked);
 END
 $$;
