@@ -36,7 +36,7 @@ from penstock.spark.reading import read_task
 _POLL_SECONDS = 0.25
 _POLL_PAUSE = 0.02
 # Who comes back after longer than this had something else to do: another source of the query, or a trigger's interval.
-_AT_ONCE = 0.1
+_AT_ONCE = 0.05
 # How often a snapshot has the positions of all partitions, and not only of those that moved.
 _FULL_EVERY = 100
 
