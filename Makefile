@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+SPARK_CLASSES := .venv/spark.classes
 TWO_PROCESSES := --numprocesses=2 --dist=loadscope --no-loadscope-reorder
 
 .PHONY: help install demo test check lint bench bench-check clean
@@ -22,11 +23,16 @@ demo: install ## show the main job end to end on embedded services
 	@$(BIN)/python examples/orders/demo.py
 	@$(BIN)/penstock demo
 
-test: lint ## run all checks and all tests
+test: lint $(SPARK_CLASSES) ## run all checks and all tests
 	$(BIN)/pytest $(TWO_PROCESSES) --durations=20
 
-check: lint ## format, lint, types, import rules, and every example of the docs
+check: lint $(SPARK_CLASSES) ## format, lint, types, import rules, and every example of the docs
 	$(BIN)/pytest $(TWO_PROCESSES) tests/docs
+
+# Where Java makes none, an empty one: Spark then takes longer to begin.
+$(SPARK_CLASSES): $(INSTALLED)
+	$(BIN)/python tests/java.py 2>&1 | tail -n 1
+	@touch $@
 
 lint: install
 	$(BIN)/ruff format --check .

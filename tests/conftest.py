@@ -4,10 +4,8 @@ A test that changes functions, tables or roles takes the first; all others take 
 Run by several processes, a file stays with one of them, and so do all tests of the shared Spark, which begin first.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +14,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
+import java
 from databases import Connection, Connections, empty
 from penstock import Client
 from penstock import sql as schema
@@ -28,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     """Let every Spark that a test starts, and those of the commands it runs, begin quickly."""
-    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
+    java.begin_quickly()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
