@@ -95,6 +95,21 @@ def test_segments_are_cut_out_of_columns_that_lie_end_to_end(sql: Connection) ->
     assert verified(sql)
 
 
+def test_a_partition_may_come_several_times_in_what_is_staged_at_once(sql: Connection) -> None:
+    push(sql)
+    number = stage(sql, {})
+    sql.execute(
+        "SELECT penstock.stage_segments(%s, 0, ARRAY['q', 'q', 'qp', 'q'], ARRAY['p', 'r', 'r', 'p'],"
+        " ARRAY[2, 1, 1, 1], %s, %s)",
+        (number, b"abrsc", int32s(1, 2, 1, 1, 1)),
+    )
+    assert publish(sql, {number: 5}) == ("published", 5)
+    assert read(sql) == ["x", "a", "b", "c"]
+    assert read(sql, "r") == ["r"]
+    assert read(sql, "r", "qp") == ["s"]
+    assert verified(sql)
+
+
 @pytest.mark.parametrize(
     ("counts", "body", "ends", "keys", "key_ends"),
     [
