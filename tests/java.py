@@ -11,6 +11,7 @@ from pathlib import Path
 import penstock.spark
 from penstock.embedded.java import java_home, version
 from penstock.settings import resolve
+from sessions import end_spark
 
 ARCHIVE = Path(sys.prefix) / "spark.classes"
 # For tests of seconds, compiling thoroughly is a waste.
@@ -40,7 +41,8 @@ def record() -> None:
     query = stream.writeStream.format("noop").start()
     query.awaitTermination(2)
     query.stop()
-    spark.stop()
+    # Java writes the archive when it ends.
+    end_spark()
 
 
 def _options() -> tuple[str, str]:
