@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-SPARK_CLASSES := .venv/spark.classes
+SPARK_OPTIONS := .venv/spark.options
 TWO_PROCESSES := --numprocesses=2 --dist=loadscope --no-loadscope-reorder
 
 .PHONY: help install demo test check lint bench bench-check clean
@@ -23,14 +23,14 @@ demo: install ## show the main job end to end on embedded services
 	@$(BIN)/python examples/orders/demo.py
 	@$(BIN)/penstock demo
 
-test: lint $(SPARK_CLASSES) ## run all checks and all tests
+test: lint $(SPARK_OPTIONS) ## run all checks and all tests
 	$(BIN)/pytest $(TWO_PROCESSES) --durations=20
 
-check: lint $(SPARK_CLASSES) ## format, lint, types, import rules, and every example of the docs
+check: lint $(SPARK_OPTIONS) ## format, lint, types, import rules, and every example of the docs
 	$(BIN)/pytest $(TWO_PROCESSES) tests/docs
 
-# Where Java makes none, an empty one: Spark then takes longer to begin.
-$(SPARK_CLASSES): $(INSTALLED)
+# Empty where Java makes no archive: Spark then takes longer to begin.
+$(SPARK_OPTIONS): $(INSTALLED)
 	@echo "archiving the classes of Spark, once"
 	@$(BIN)/python tests/java.py > /dev/null 2>&1 || true
 	@touch $@

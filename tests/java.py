@@ -13,28 +13,25 @@ from penstock.embedded.java import java_home, version
 from penstock.settings import resolve
 from sessions import end_spark
 
-ARCHIVE = Path(sys.prefix) / "spark.classes"
+CLASSES = Path(sys.prefix) / "spark.classes"
+# What a Java is told to find them. Each pytest reads this instead of asking which Java there is.
+OPTIONS = Path(sys.prefix) / "spark.options"
 # For tests of seconds, compiling thoroughly is a waste.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def begin_quickly(more: str | None = None) -> None:
+def begin_quickly() -> None:
     """Set this for every Spark that is started from here on, and for those of the commands that are run."""
-    reads, _ = _options()
-    if more is None and ARCHIVE.exists() and ARCHIVE.stat().st_size:
-        more = f"{reads}={ARCHIVE} -Xlog:disable"
-    java = shlex.quote(f"{QUICK} {more or ''}".strip())
-    os.environ["PYSPARK_SUBMIT_ARGS"] = (
-        f"--driver-java-options {java} --conf spark.executor.extraJavaOptions={java} pyspark-shell"
-    )
-    # Not to be found: an archive holds for one class path, and a folder with files in it is none that Java takes.
-    os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "no-settings")
+    _tell(OPTIONS.read_text() if OPTIONS.exists() else "")
 
 
 def record() -> None:
     """Run some of what tests run, and let Java archive the classes that it loaded for it."""
-    _, writes = _options()
-    begin_quickly(f"{writes}={ARCHIVE} -Xlog:disable")
+    reads, writes = "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit"
+    if version(java_home(resolve().home)) >= 25:
+        reads, writes = "-XX:AOTCache", "-XX:AOTCacheOutput"
+    CLASSES.unlink(missing_ok=True)
+    _tell(f"{writes}={CLASSES} -Xlog:disable")
     spark = penstock.spark.session("classes", settings={"spark.ui.showConsoleProgress": "false"})
     spark.range(10).selectExpr("CAST(id AS STRING) AS key", "id % 3 AS n").groupBy("n").count().collect()
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").load()
@@ -43,15 +40,18 @@ def record() -> None:
     query.stop()
     # Java writes the archive when it ends.
     end_spark()
+    if CLASSES.exists():
+        OPTIONS.write_text(f"{reads}={CLASSES} -Xlog:disable")
 
 
-def _options() -> tuple[str, str]:
-    """Return the options of this Java that read and write an archive."""
-    if version(java_home(resolve().home)) >= 25:
-        return "-XX:AOTCache", "-XX:AOTCacheOutput"
-    return "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit"
+def _tell(more: str) -> None:
+    java = shlex.quote(f"{QUICK} {more}".strip())
+    os.environ["PYSPARK_SUBMIT_ARGS"] = (
+        f"--driver-java-options {java} --conf spark.executor.extraJavaOptions={java} pyspark-shell"
+    )
+    # Not to be found: an archive holds for one class path, and a folder with files in it is none that Java takes.
+    os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "no-settings")
 
 
 if __name__ == "__main__":
-    ARCHIVE.unlink(missing_ok=True)
     record()
