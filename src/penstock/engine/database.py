@@ -23,6 +23,7 @@ from penstock.engine.calls import Call
 from penstock.engine.deadlines import AsyncWatch, Watchdog, timed_out
 from penstock.engine.failures import translate
 from penstock.engine.retries import Attempts
+from penstock.engine.wire import Wires
 from penstock.errors import PenstockError, Retryable, Unavailable
 from penstock.settings import Settings
 
@@ -37,6 +38,7 @@ class Database:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.address = open_address(settings)
+        self._wires = Wires()
         self._watchdog = Watchdog()
         self._reopening = threading.Lock()
         self._pool = self._new_pool()
@@ -61,6 +63,9 @@ class Database:
     def execute(self, connection: psycopg.Connection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
         with self._limited(connection):
+            if call.hot and self._wires.fit(connection):
+                with connection.lock:
+                    return connection.wait(self._wires[connection].run(call.sql, call.parameters))
             return connection.execute(call.sql.encode(), call.parameters, binary=True).fetchall()
 
     @contextmanager
@@ -151,6 +156,7 @@ class AsyncDatabase:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._address: Address | None = None
+        self._wires = Wires()
         self._pool: psycopg_pool.AsyncConnectionPool[Any] | None = None
         self._changing = asyncio.Lock()
         self._closed = False
@@ -194,6 +200,9 @@ class AsyncDatabase:
     async def execute(self, connection: psycopg.AsyncConnection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
         with self._limited(connection):
+            if call.hot and self._wires.fit(connection):
+                async with connection.lock:
+                    return await connection.wait(self._wires[connection].run(call.sql, call.parameters))
             cursor = await connection.execute(call.sql.encode(), call.parameters, binary=True)
             return await cursor.fetchall()
 

@@ -35,8 +35,7 @@ class Claim:
     messages: list[StoredMessage] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Settling(Call[None]):
+class Settling(Call[None], frozen=True):
     """A call that settles claims, each for itself: any number of them can be sent as one.
 
     Its parameters are arrays with an entry per claim, but for the last few, as many as `rest` says. The third array
@@ -193,6 +192,7 @@ def pop(
         "%s::float8, %s::text, %s::boolean, %s::bigint[])",
         (queue, group, partition, max_messages, max_bytes, max_partitions, lease, consumer, auto_ack, lows),
         lambda rows: claims_of(queue, rows),
+        hot=True,
     )
 
 
@@ -218,11 +218,13 @@ def ack(claims: Sequence[Claim], up_to: int | None) -> Settling:
                 [claim.stop if up_to is None else up_to for claim in claims],
             ),
             lambda rows: _require(claims, rows[0][0]),
+            hot=True,
         )
     return Settling(
         "SELECT penstock.ack_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[])",
         (*_leases(claims), [up_to] * len(claims)),
         lambda rows: _require(claims, rows[0][0]),
+        hot=True,
     )
 
 
@@ -232,6 +234,7 @@ def ack_message(claim: Claim, offset: int) -> Settling:
         "SELECT penstock.ack_ranges(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[])",
         (*_leases([claim]), [offset], [offset + 1]),
         lambda rows: _require([claim], rows[0][0]),
+        hot=True,
     )
 
 

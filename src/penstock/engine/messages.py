@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -76,8 +75,7 @@ class Duplicate(NamedTuple):
     scheduled_id: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PushResult:
+class PushResult(msgspec.Struct, frozen=True):
     """Where a push went: one partition, consecutive offsets.
 
     `count` messages were stored, or are scheduled; `duplicates` tells of the others. `timestamp` is the time of the
@@ -125,7 +123,7 @@ class PushResult:
             if start <= duplicate.position < stop
         )
         first = self._first_offset
-        return replace(
+        return msgspec.structs.replace(
             self,
             _first_offset=first if first is None else first + start - before,
             count=stop - start - len(within),

@@ -4,13 +4,12 @@ A segment is an Arrow column at rest: values end to end in one buffer, and where
 Packing and unpacking work on whole buffers; what is done per message is one slice and one object.
 """
 
-import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate, chain, pairwise, repeat
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,11 +21,27 @@ from penstock.errors import InvalidInput
 MAX_SEGMENT_BYTES = 1 << 20
 MAX_SEGMENT_MESSAGES = 10_000
 
+
+class _Column(NamedTuple):
+    """Values end to end, and where each ends."""
+
+    data: bytes
+    ends: bytes
+
+
+class _Nothing(NamedTuple):
+    """A column that is not used."""
+
+    data: None = None
+    ends: None = None
+
+
+_NONE = _Nothing()
 _headers_decoder = msgspec.json.Decoder(dict[str, str])
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+# Structs, because a frozen dataclass of so many fields takes 5 µs to make.
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """A run of messages of one partition, packed."""
 
     count: int
@@ -38,7 +53,6 @@ class Segment:
     header_ends: bytes | None
 
 
-# A struct, because a frozen dataclass of so many fields takes 5 µs to make.
 class Slice(msgspec.Struct, frozen=True, gc=False):
     """A range of a stored segment, as the function `segment_slices` returns it."""
 
@@ -93,16 +107,18 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
 def pack(messages: Sequence[Message]) -> list[Segment]:
     """Pack messages of one partition, whose values are bytes, into as few segments as the caps allow."""
     values: list[bytes] = [message.value for message in messages]
-    if len(values) <= MAX_SEGMENT_MESSAGES and sum(map(len, values)) <= MAX_SEGMENT_BYTES:
-        return [_segment(messages, values)]
-    return [_segment(messages[low:high], values[low:high]) for low, high in _cuts(values)]
+    whole = _join(values)
+    if _fits(len(values), whole):
+        return [_segment(messages, whole)]
+    return [_segment(messages[low:high], _join(values[low:high])) for low, high in _cuts(values)]
 
 
 def pack_values(values: list[bytes], key: str | None, headers: Mapping[str, str] | None) -> list[Segment]:
     """Pack values that share their key and headers: what is done per message is its length."""
-    if len(values) <= MAX_SEGMENT_MESSAGES and sum(map(len, values)) <= MAX_SEGMENT_BYTES:
-        return [_alike(values, key, headers)]
-    return [_alike(values[low:high], key, headers) for low, high in _cuts(values)]
+    whole = _join(values)
+    if _fits(len(values), whole):
+        return [_alike(len(values), whole, key, headers)]
+    return [_alike(high - low, _join(values[low:high]), key, headers) for low, high in _cuts(values)]
 
 
 def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: int = 0) -> list[StoredMessage]:
@@ -146,28 +162,35 @@ def _split(column: bytes, packed_ends: bytes, start: int) -> list[bytes]:
     return [column[low:high] for low, high in pairwise(chain((0,), ends))]
 
 
-def _segment(messages: Sequence[Message], values: list[bytes]) -> Segment:
-    keys = key_ends = headers = header_ends = None
+def _segment(messages: Sequence[Message], values: _Column) -> Segment:
+    keys: _Column | _Nothing = _NONE
+    headers: _Column | _Nothing = _NONE
     if any(message.key is not None for message in messages):
-        keys, key_ends = _join([_key(message.key) for message in messages])
+        keys = _join([_key(message.key) for message in messages])
     if any(message.headers for message in messages):
-        headers, header_ends = _join([_headers(message.headers) for message in messages])
-    body, ends = _join(values)
-    return Segment(len(values), body, ends, keys, key_ends, headers, header_ends)
+        headers = _join([_headers(message.headers) for message in messages])
+    return Segment(len(messages), *values, *keys, *headers)
 
 
-def _alike(values: list[bytes], key: str | None, headers: Mapping[str, str] | None) -> Segment:
-    keys = key_ends = packed_headers = header_ends = None
-    if key is not None:
-        keys, key_ends = _join([_key(key)] * len(values))
-    if headers:
-        packed_headers, header_ends = _join([_headers(headers)] * len(values))
-    body, ends = _join(values)
-    return Segment(len(values), body, ends, keys, key_ends, packed_headers, header_ends)
+def _alike(count: int, values: _Column, key: str | None, headers: Mapping[str, str] | None) -> Segment:
+    return Segment(
+        count,
+        *values,
+        *(_NONE if key is None else _join([_key(key)] * count)),
+        *(_join([_headers(headers)] * count) if headers else _NONE),
+    )
 
 
-def _join(values: Sequence[bytes]) -> tuple[bytes, bytes]:
-    return b"".join(values), struct.pack(f"<{len(values)}i", *accumulate(map(len, values)))
+def _join(values: Sequence[bytes]) -> _Column:
+    # A list first: an array that is filled one by one grows as often.
+    ends = array("i", list(accumulate(map(len, values))))
+    if sys.byteorder == "big":
+        ends.byteswap()
+    return _Column(b"".join(values), ends.tobytes())
+
+
+def _fits(count: int, values: _Column) -> bool:
+    return count <= MAX_SEGMENT_MESSAGES and len(values.data) <= MAX_SEGMENT_BYTES
 
 
 def _cuts(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:

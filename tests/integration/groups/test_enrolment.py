@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 
 import pytest
-from log.interleaving import PUSH_ONE, PUSHES, Running, mutate, push
+from log.interleaving import PUSH_ONE, PUSHES, Running, mutate, push, without_shared_lock
 from psycopg.conninfo import make_conninfo
 
 from databases import Connection, Connections
@@ -57,7 +57,7 @@ def test_a_group_waits_for_a_push_that_does_not_know_of_it(
 def test_without_the_shared_lock_of_pushes_it_misses_the_message(fresh: Connections, statement: str) -> None:
     sql = fresh.open(autocommit=True)
     for function in LOCKS:
-        mutate(sql, function, ("pg_advisory_xact_lock_shared", "coalesce"))
+        without_shared_lock(sql, function)
     assert group_born_during_a_push(fresh, sql, statement) == []
     assert violations(sql) == {"work_not_taken_up": 1}
 

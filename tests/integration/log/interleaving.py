@@ -105,3 +105,12 @@ def mutate(connection: Connection, function: str, *changes: tuple[str, str]) -> 
         assert old in text, f"{function} no longer has {old!r}: adapt the mutation"
         text = text.replace(old, new)
     connection.execute(text.encode())
+
+
+def without_shared_lock(connection: Connection, function: str) -> None:
+    """Install a function that does not take the queue's shared lock."""
+    if function == "push_segment":
+        taken = "pg_try_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id) AS joined"
+        mutate(connection, function, (taken, "true AS joined"))
+    else:
+        mutate(connection, function, ("pg_advisory_xact_lock_shared", "coalesce"))

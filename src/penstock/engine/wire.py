@@ -1,0 +1,90 @@
+"""Runs hot calls on a connection the short way.
+
+A cursor of psycopg finds out anew, each time, how the parameters of a statement are written, whether it is prepared and
+how its columns are read. That is half of what a push costs its client. Here a connection remembers it for the few
+statements that come again and again; what psycopg knows of types, of waiting and of errors stays psycopg's.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import generators
+from psycopg.abc import PQGen
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.pq import ExecStatus, Format, TransactionStatus
+from psycopg.pq.abc import PGresult
+
+_AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+_IDLE = TransactionStatus.IDLE
+_ANSWERED = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+
+
+class Wire:
+    """What one connection remembers. Use it under the connection's lock, as its cursors do."""
+
+    def __init__(self, connection: _AnyConnection) -> None:
+        self._pgconn = connection.pgconn
+        self._encoding = connection.info.encoding
+        self._adapting = Transformer.from_context(connection)
+        self._names: dict[tuple[str, Sequence[int] | None], bytes] = {}
+        self._numbers = count()
+
+    def run(self, sql: str, parameters: Sequence[Any]) -> PQGen[list[tuple[Any, ...]]]:
+        """Run a statement that returns rows; drive it with the connection's `wait`."""
+        adapting = self._adapting
+        dumped = adapting.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
+        name = self._names.get((sql, adapting.types))
+        if name is None:
+            name = yield from self._prepare(sql, adapting.types)
+        self._pgconn.send_query_prepared(name, dumped, adapting.formats, result_format=Format.BINARY)
+        try:
+            result = yield from self._answer()
+        except psycopg.errors.InvalidSqlStatementName:
+            # Whoever had the connection before us told the server to forget.
+            self._names.clear()
+            return (yield from self.run(sql, parameters))
+        adapting.set_pgresult(result)
+        rows = adapting.load_rows(0, result.ntuples, tuple)
+        adapting.set_pgresult(None)
+        return rows
+
+    def _prepare(self, sql: str, types: Sequence[int] | None) -> PQGen[bytes]:
+        name = f"penstock_{next(self._numbers)}".encode()
+        self._pgconn.send_prepare(name, _numbered(sql).encode(), types)
+        yield from self._answer()
+        self._names[sql, types] = name
+        return name
+
+    def _answer(self) -> PQGen[PGresult]:
+        result: PGresult
+        (result,) = yield from generators.execute(self._pgconn)
+        if result.status not in _ANSWERED:
+            raise psycopg.errors.error_from_result(result, self._encoding)
+        return result
+
+
+class Wires:
+    """The wires of the connections of a pool."""
+
+    def __init__(self) -> None:
+        self._wires: WeakKeyDictionary[_AnyConnection, Wire] = WeakKeyDictionary()
+
+    @staticmethod
+    def fit(connection: _AnyConnection) -> bool:
+        """Say whether a call may go the short way: not where nothing is prepared, and not amid a transaction."""
+        return connection.prepare_threshold is not None and connection.pgconn.transaction_status == _IDLE
+
+    def __getitem__(self, connection: _AnyConnection) -> Wire:
+        wire = self._wires.get(connection)
+        if wire is None:
+            wire = self._wires[connection] = Wire(connection)
+        return wire
+
+
+def _numbered(sql: str) -> str:
+    """Write `$1`, `$2` … for each `%s`."""
+    first, *rest = sql.split("%s")
+    return first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))

@@ -1,0 +1,114 @@
+"""What goes the short way answers as a cursor does, and survives what befalls a connection."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from databases import Connection
+from penstock import AsyncClient, Client
+from penstock.engine.wire import Wire, Wires
+
+ECHO = "SELECT %s::text, %s::bigint, %s::bytea, %s::uuid, NULL::text, now() - now(), ARRAY[1, 2]"
+PREPARED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'penstock%'"
+
+
+@pytest.fixture
+def wire(sql: Connection) -> Wire:
+    return Wire(sql)
+
+
+def run(sql: Connection, wire: Wire, statement: str, *parameters: Any) -> list[Any]:
+    with sql.lock:
+        return sql.wait(wire.run(statement, parameters))
+
+
+@pytest.mark.parametrize("number", [1, 40_000, 1 << 40])
+def test_it_answers_as_a_cursor_does(sql: Connection, wire: Wire, number: int) -> None:
+    given = ("ä%1", number, b"\0\xff", "6f1c3a5e-0000-4000-8000-000000000001")
+    for _ in range(3):
+        assert run(sql, wire, ECHO, *given) == sql.execute(ECHO, given, binary=True).fetchall()
+
+
+def test_a_number_that_outgrows_its_type_is_prepared_once_more(sql: Connection, wire: Wire) -> None:
+    for number in [*range(5), *range(40_000, 40_005)]:
+        assert run(sql, wire, "SELECT %s::bigint", number) == [(number,)]
+    assert sql.execute(PREPARED).fetchall() == [(2,)]
+
+
+def test_many_rows_and_none(sql: Connection, wire: Wire) -> None:
+    statement = "SELECT n FROM generate_series(1, %s::integer) n"
+    assert run(sql, wire, statement, 1000) == [(n,) for n in range(1, 1001)]
+    assert run(sql, wire, statement, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [("SELECT no_such_thing(%s::text)", errors.UndefinedFunction), ("SELECT 1 / %s::int", errors.DivisionByZero)],
+)
+def test_an_error_is_the_cursors_and_the_connection_goes_on(
+    sql: Connection, wire: Wire, statement: str, error: type[psycopg.Error]
+) -> None:
+    for _ in range(2):
+        with pytest.raises(error):
+            run(sql, wire, statement, 0)
+    assert run(sql, wire, "SELECT %s::text", "on") == [("on",)]
+
+
+@pytest.mark.parametrize("forget", ["DISCARD ALL", "DEALLOCATE ALL", "DEALLOCATE penstock_0"])
+def test_what_the_server_was_told_to_forget_is_prepared_again(sql: Connection, wire: Wire, forget: str) -> None:
+    for word in ("a", "b"):
+        assert run(sql, wire, f"SELECT '{word}', %s::text", word) == [(word, word)]
+    sql.execute(forget.encode())
+    for word in ("a", "b", "a"):
+        assert run(sql, wire, f"SELECT '{word}', %s::text", word) == [(word, word)]
+
+
+def test_it_is_for_single_calls_on_servers_that_remember(sql: Connection) -> None:
+    assert Wires.fit(sql)
+    with sql.transaction():
+        assert not Wires.fit(sql)
+    sql.prepare_threshold = None
+    assert not Wires.fit(sql)
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was run the short way."""
+    taken: list[str] = []
+    short = Wire.run
+
+    def run(wire: Wire, statement: str, parameters: Sequence[Any]) -> Any:
+        taken.append(statement)
+        return short(wire, statement, parameters)
+
+    monkeypatch.setattr(Wire, "run", run)
+    return taken
+
+
+def test_pushing_popping_and_acknowledging_go_the_short_way(dsn: str, ways: list[str]) -> None:
+    with Client(dsn) as client:
+        client.create_group("q", "g")
+        assert client.push("q", [b"a", b"b"], partition="p").first_offset == 0
+        assert client.push("q", {"c": 1}, partition="p", key="k", headers={"h": "1"}).first_offset == 2
+        batch = client.pop("q", "g")
+        assert batch is not None
+        assert [message.value for message in batch.messages] == [b"a", b"b", b'{"c":1}']
+        batch.ack()
+        with client.transaction() as tx:
+            tx.push("q", b"d", partition="p")
+        assert client.partitions("q")[0].head == 4
+    assert [statement.split("(")[0].split(".")[1] for statement in ways] == [
+        "push_segment",
+        "push_segment",
+        "pop_claims",
+        "ack_claims",
+    ]
+
+
+async def test_an_asynchronous_push_goes_the_short_way(dsn: str, ways: list[str]) -> None:
+    async with AsyncClient(dsn, push_batching=False) as client:
+        assert [(await client.push("q", b"x", partition="p")).first_offset for _ in range(3)] == [0, 1, 2]
+    assert len(ways) == 3
