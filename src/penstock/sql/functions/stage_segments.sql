@@ -12,7 +12,7 @@
 -- header_ends - where each value ends, counted anew from 0 in every segment. A segment whose keys are all empty has
 -- none, and so with headers.
 -- Returns: nothing; raises object_not_in_prerequisite_state when the stage was given up or is published already.
--- Calls: require_names, require_packed, compresses, effective_settings, int32_at. Tables: stages (lock), staged,
+-- Calls: require_names, require_packed, column_starts, compresses, effective_settings. Tables: stages (lock), staged,
 -- segments (insert), queues (read).
 CREATE OR REPLACE FUNCTION penstock.stage_segments(
     stage           bigint,
@@ -35,13 +35,14 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    known        text[] := ARRAY(SELECT DISTINCT n FROM unnest(queue_names) n);
-    limits       integer[];
-    compress     boolean[];
-    firsts       integer[];
-    body_sizes   integer[];
-    key_sizes    integer[];
-    header_sizes integer[];
+    known         text[] := ARRAY(SELECT DISTINCT n FROM unnest(queue_names) n);
+    limits        integer[];
+    compress      boolean[];
+    -- Where each segment begins, and where the last one ends: in messages, and in bytes of each column.
+    firsts        integer[] := 0 || counts;
+    body_starts   integer[];
+    key_starts    integer[];
+    header_starts integer[];
 BEGIN
     IF (cardinality(queue_names) = ALL (ARRAY[cardinality(partition_names), cardinality(counts)])) IS NOT TRUE THEN
         RAISE EXCEPTION 'queue_names, partition_names and counts must be of one length'
@@ -71,13 +72,12 @@ BEGIN
     IF (1 <= ALL (counts) AND 1000000 >= ALL (counts)) IS NOT TRUE THEN
         RAISE EXCEPTION 'a segment must have 1 to 1000000 messages' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    SELECT array_agg(c.before::integer ORDER BY c.position) INTO firsts
-    FROM (
-        SELECT u.position, sum(u.count) OVER (ORDER BY u.position ROWS UNBOUNDED PRECEDING) - u.count AS before
-        FROM unnest(counts) WITH ORDINALITY u (count, position)
-    ) c;
+    -- A loop: the same with window functions takes three times as long.
+    FOR nth IN 1..cardinality(counts) LOOP
+        firsts[nth + 1] := firsts[nth] + counts[nth];
+    END LOOP;
     IF (
-        octet_length(ends) = 4 * (firsts[cardinality(firsts)] + counts[cardinality(counts)]) AND body IS NOT NULL
+        octet_length(ends) = 4 * firsts[cardinality(firsts)] AND body IS NOT NULL
         AND (keys IS NULL) = (key_ends IS NULL) AND (headers IS NULL) = (header_ends IS NULL)
         AND coalesce(octet_length(key_ends), octet_length(ends)) = octet_length(ends)
         AND coalesce(octet_length(header_ends), octet_length(ends)) = octet_length(ends)
@@ -85,20 +85,9 @@ BEGIN
         RAISE EXCEPTION 'a packed column needs four bytes of ends for each message'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    SELECT
-        array_agg(penstock.int32_at(ends, u.first + u.count - 1) ORDER BY u.position),
-        array_agg(coalesce(penstock.int32_at(key_ends, u.first + u.count - 1), 0) ORDER BY u.position),
-        array_agg(coalesce(penstock.int32_at(header_ends, u.first + u.count - 1), 0) ORDER BY u.position)
-    INTO body_sizes, key_sizes, header_sizes
-    FROM unnest(firsts, counts) WITH ORDINALITY u (first, count, position);
-    IF 0 > ANY (body_sizes) OR 0 > ANY (key_sizes) OR 0 > ANY (header_sizes)
-       OR (SELECT sum(s) FROM unnest(body_sizes) s) <> octet_length(body)
-       OR (SELECT sum(s) FROM unnest(key_sizes) s) <> coalesce(octet_length(keys), 0)
-       OR (SELECT sum(s) FROM unnest(header_sizes) s) <> coalesce(octet_length(headers), 0)
-    THEN
-        RAISE EXCEPTION 'the last ends of all segments must add up to the length of the column'
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    body_starts := penstock.column_starts(firsts, body, ends);
+    key_starts := penstock.column_starts(firsts, keys, key_ends);
+    header_starts := penstock.column_starts(firsts, headers, header_ends);
 
     SELECT
         array_agg((q.settings ->> 'max_message_bytes')::integer ORDER BY k.position),
@@ -112,39 +101,39 @@ BEGIN
     ) q;
     -- Only a segment that is over the limit as a whole can hold a message that is.
     PERFORM penstock.require_packed(
-        s.queue_name, s.allowed, s.count, substring(body FROM s.body_start FOR s.body_size),
-        substring(ends FROM s.first + 1 FOR 4 * s.count), NULL, NULL, NULL, NULL
+        s.queue_name, s.allowed, counts[s.nth], substring(body FROM body_starts[s.nth] + 1 FOR s.size),
+        substring(ends FROM 4 * firsts[s.nth] + 1 FOR 4 * counts[s.nth]), NULL, NULL, NULL, NULL
     )
     FROM (
         SELECT
-            u.queue_name, limits[array_position(known, u.queue_name)] AS allowed, u.count, 4 * u.first AS first, u.body_size,
-            (sum(u.body_size) OVER (ORDER BY u.position ROWS UNBOUNDED PRECEDING) - u.body_size + 1)::integer AS body_start
-        FROM unnest(queue_names, counts, firsts, body_sizes) WITH ORDINALITY u (queue_name, count, first, body_size, position)
+            u.queue_name, u.nth, limits[array_position(known, u.queue_name)] AS allowed,
+            body_starts[u.nth + 1] - body_starts[u.nth] AS size
+        FROM unnest(queue_names) WITH ORDINALITY u (queue_name, nth)
     ) s
-    WHERE s.body_size > s.allowed;
+    WHERE s.size > s.allowed;
     INSERT INTO penstock.segments (
         partition_id, base_offset, created_at, count, bytes,
         body, body_compressed, ends, keys, key_ends, headers, header_ends
     )
     SELECT
-        -stage, stage_segments.first_ordinal + s.position - 1, clock_timestamp(), s.count,
+        -stage, stage_segments.first_ordinal + s.nth - 1, clock_timestamp(), s.count,
         s.body_size + s.key_size + s.header_size,
         CASE WHEN NOT c.compressed THEN substring(stage_segments.body FROM s.body_start FOR s.body_size) END,
         CASE WHEN c.compressed THEN substring(stage_segments.body FROM s.body_start FOR s.body_size) END,
         substring(stage_segments.ends FROM s.first + 1 FOR 4 * s.count),
-        CASE WHEN s.key_size > 0 THEN substring(stage_segments.keys FROM s.key_start FOR s.key_size) END,
+        CASE WHEN s.key_size > 0 THEN substring(stage_segments.keys FROM key_starts[s.nth] + 1 FOR s.key_size) END,
         CASE WHEN s.key_size > 0 THEN substring(stage_segments.key_ends FROM s.first + 1 FOR 4 * s.count) END,
-        CASE WHEN s.header_size > 0 THEN substring(stage_segments.headers FROM s.header_start FOR s.header_size) END,
+        CASE WHEN s.header_size > 0 THEN
+            substring(stage_segments.headers FROM header_starts[s.nth] + 1 FOR s.header_size)
+        END,
         CASE WHEN s.header_size > 0 THEN substring(stage_segments.header_ends FROM s.first + 1 FOR 4 * s.count) END
     FROM (
         SELECT
-            u.queue_name, u.count, 4 * u.first AS first, u.position, u.body_size, u.key_size, u.header_size,
-            (sum(u.body_size) OVER before - u.body_size + 1)::integer AS body_start,
-            (sum(u.key_size) OVER before - u.key_size + 1)::integer AS key_start,
-            (sum(u.header_size) OVER before - u.header_size + 1)::integer AS header_start
-        FROM unnest(queue_names, counts, firsts, body_sizes, key_sizes, header_sizes)
-            WITH ORDINALITY u (queue_name, count, first, body_size, key_size, header_size, position)
-        WINDOW before AS (ORDER BY u.position ROWS UNBOUNDED PRECEDING)
+            u.queue_name, u.count, u.nth, 4 * firsts[u.nth] AS first, body_starts[u.nth] + 1 AS body_start,
+            body_starts[u.nth + 1] - body_starts[u.nth] AS body_size,
+            coalesce(key_starts[u.nth + 1] - key_starts[u.nth], 0) AS key_size,
+            coalesce(header_starts[u.nth + 1] - header_starts[u.nth], 0) AS header_size
+        FROM unnest(queue_names, counts) WITH ORDINALITY u (queue_name, count, nth)
     ) s
     CROSS JOIN LATERAL (SELECT compress[array_position(known, s.queue_name)] AS compressed) c;
 END
