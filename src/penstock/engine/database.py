@@ -41,6 +41,7 @@ class Database:
         self._wires = Wires()
         self._watchdog = Watchdog()
         self._reopening = threading.Lock()
+        self._lent: set[psycopg.Connection[Any]] = set()
         self._pool = self._new_pool()
 
     def run(self, call: Call[T]) -> T:
@@ -55,7 +56,7 @@ class Database:
                 try:
                     return call.parse(self.execute(connection, call))
                 finally:
-                    _give_back(pool, connection)
+                    self._give_back(pool, connection)
             except (Unavailable, Retryable) as error:
                 attempts = attempts or Attempts(began, self.settings.timeout, call.repeatable, call.stamped)
                 time.sleep(attempts.pause(error, sent))
@@ -92,7 +93,7 @@ class Database:
         try:
             yield connection
         finally:
-            _give_back(pool, connection)
+            self._give_back(pool, connection)
 
     def close(self) -> None:
         """Close all connections and let go of an embedded server."""
@@ -109,31 +110,49 @@ class Database:
             left = deadline - time.monotonic()
             pool = self._pool
             try:
-                return pool, pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
+                connection = pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
             except psycopg_pool.PoolClosed:
                 if pool is self._pool:
                     raise closed() from None
             except psycopg_pool.PoolTimeout:
                 self._reopen(pool)
-                if left <= _PATIENCE:
-                    raise self._why_not(pool) from None
+                if left <= _PATIENCE and (pool is self._pool or left <= 0):
+                    raise self._why_not() or came_back() from None
+            else:
+                self._lent.add(connection)
+                return pool, connection
+
+    def _give_back(self, pool: psycopg_pool.ConnectionPool[Any], connection: psycopg.Connection[Any]) -> None:
+        self._lent.discard(connection)
+        # A pool that was closed meanwhile has closed its connections.
+        with contextlib.suppress(psycopg_pool.PoolClosed):
+            pool.putconn(connection)
 
     def _reopen(self, old: psycopg_pool.ConnectionPool[Any]) -> None:
-        """Start an embedded server that is gone, and follow it to a new address."""
-        with self._reopening:
-            if self._pool is old and self.address.ensure():
+        """Start an embedded server that is gone and follow it to a new address, or find a server that is back.
+
+        A pool that could not connect waits ever longer before it tries again. So we try, too, one of us at a time.
+        """
+        if not self._reopening.acquire(blocking=False):
+            return
+        try:
+            if self._pool is not old:
+                return
+            if self.address.ensure() or (self._why_not() is None and not old.get_stats().get("pool_available")):
                 self._pool = self._new_pool()
                 old.close(timeout=0)
+        finally:
+            self._reopening.release()
 
-    def _why_not(self, pool: psycopg_pool.ConnectionPool[Any]) -> PenstockError:
-        stats = pool.get_stats()
-        if stats.get("pool_size", 0) >= self.settings.pool_size and not stats.get("connections_errors"):
+    def _why_not(self) -> PenstockError | None:
+        """Say why there is no connection to be had; None when there is no reason any more."""
+        if len(self._lent) >= self.settings.pool_size:
             return pool_exhausted(self.settings)
         try:
             self.address.connect().close()
         except PenstockError as error:
             return error
-        return pool_exhausted(self.settings)
+        return None
 
     def _new_pool(self) -> psycopg_pool.ConnectionPool[Any]:
         pool = psycopg_pool.ConnectionPool(
@@ -159,6 +178,7 @@ class AsyncDatabase:
         self._wires = Wires()
         self._pool: psycopg_pool.AsyncConnectionPool[Any] | None = None
         self._changing = asyncio.Lock()
+        self._lent: set[psycopg.AsyncConnection[Any]] = set()
         self._closed = False
 
     @property
@@ -230,6 +250,7 @@ class AsyncDatabase:
         try:
             yield connection
         finally:
+            self._lent.discard(connection)
             with contextlib.suppress(psycopg_pool.PoolClosed):
                 await pool.putconn(connection)
 
@@ -256,28 +277,39 @@ class AsyncDatabase:
             pool = self._pool
             assert pool is not None  # noqa: S101
             try:
-                return pool, await pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
+                connection = await pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
             except psycopg_pool.PoolClosed:
                 if pool is self._pool:
                     raise closed() from None
             except psycopg_pool.PoolTimeout:
                 await self._reopen(pool)
-                if left <= _PATIENCE:
-                    raise await self._why_not() from None
+                if left <= _PATIENCE and (pool is self._pool or left <= 0):
+                    raise await self._why_not() or came_back() from None
+            else:
+                self._lent.add(connection)
+                return pool, connection
 
     async def _reopen(self, old: psycopg_pool.AsyncConnectionPool[Any]) -> None:
-        """Start an embedded server that is gone, and follow it to a new address."""
+        """Start an embedded server that is gone and follow it to a new address, or find a server that is back."""
+        if self._changing.locked():
+            return
         async with self._changing:
-            if self._pool is old and await asyncio.to_thread(self.address.ensure):
+            if self._pool is not old:
+                return
+            moved = await asyncio.to_thread(self.address.ensure)
+            if moved or (await self._why_not() is None and not old.get_stats().get("pool_available")):
                 self._pool = await self._new_pool(self.address)
                 await old.close(timeout=0)
 
-    async def _why_not(self) -> PenstockError:
+    async def _why_not(self) -> PenstockError | None:
+        """Say why there is no connection to be had; None when there is no reason any more."""
+        if len(self._lent) >= self.settings.pool_size:
+            return pool_exhausted(self.settings)
         try:
             (await asyncio.to_thread(self.address.connect)).close()
         except PenstockError as error:
             return error
-        return pool_exhausted(self.settings)
+        return None
 
     async def _new_pool(self, address: Address) -> psycopg_pool.AsyncConnectionPool[Any]:
         pool = psycopg_pool.AsyncConnectionPool(
@@ -384,18 +416,17 @@ def _raise_known(
         raise known from error
 
 
-def _give_back(pool: psycopg_pool.ConnectionPool[Any], connection: psycopg.Connection[Any]) -> None:
-    # A pool that was closed meanwhile has closed its connections.
-    with contextlib.suppress(psycopg_pool.PoolClosed):
-        pool.putconn(connection)
-
-
 def pool_exhausted(settings: Settings) -> Unavailable:
     """Return what to raise when all connections are in use."""
     return Unavailable(
         f"all {settings.pool_size} connections were in use for {settings.connect_timeout:g} s; raise "
         "PENSTOCK_POOL_SIZE, or do less in each transaction"
     )
+
+
+def came_back() -> Unavailable:
+    """Return what to raise when a database can be reached again, too late for this call."""
+    return Unavailable("the database could not be reached and has just come back; try again")
 
 
 def closed() -> PenstockError:

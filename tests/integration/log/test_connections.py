@@ -40,6 +40,20 @@ class Proxy:
     def freeze(self) -> None:
         self._flowing.clear()
 
+    def leave(self, seconds: float) -> None:
+        """Break all connections and take no new ones, until so many seconds have passed."""
+        host, port = self._server.getsockname()
+        self.close()
+        self._sockets.clear()
+
+        def come_back() -> None:
+            self._server = socket.create_server((host, port))
+            self._accept()
+
+        timer = threading.Timer(seconds, come_back)
+        timer.daemon = True
+        timer.start()
+
     def close(self) -> None:
         self._flowing.set()
         for one in [self._server, *self._sockets]:
@@ -168,6 +182,36 @@ def test_idle_asynchronous_connections_that_were_killed_cost_no_error(dsn: str, 
         return (await client.push("q", 2)).first_offset
 
     assert run_async(dsn, act) == 1
+
+
+# The pool tries again after one second, two and four: at 0, 1, 3 and 7. Who waits for it gives up at 6.
+AWAY, PATIENT = 3.2, 6.0
+
+
+def test_a_database_that_comes_back_is_found_before_the_pool_looks_again(proxy: Proxy) -> None:
+    with Client(proxy.dsn, connect_timeout=PATIENT, pool_size=2) as client:
+        client.push("q", 1)
+        proxy.leave(AWAY)
+        assert client.push("q", 2).first_offset == 1
+        assert [message.value for message in client.read("q", "0")] == [b"1", b"2"]
+
+
+def test_an_asynchronous_client_finds_it_too(proxy: Proxy) -> None:
+    async def act(client: AsyncClient) -> int:
+        await client.push("q", 1)
+        proxy.leave(AWAY)
+        pushed = await asyncio.gather(*(client.push("q", number) for number in range(3)))
+        return sum(result.count for result in pushed)
+
+    assert run_async(proxy.dsn, act, connect_timeout=PATIENT, pool_size=2, push_batching=False) == 3
+
+
+def test_a_database_that_stays_away_is_said_to_be(proxy: Proxy) -> None:
+    with Client(proxy.dsn, connect_timeout=0.5, timeout=0.5, pool_size=1) as client:
+        client.push("q", 1)
+        proxy.leave(60)
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            client.push("q", 2)
 
 
 def kill_all(sql: Connection) -> None:
