@@ -64,6 +64,61 @@ def test_messages_pushed_one_at_a_time_become_one_segment_and_the_newest(client:
     assert gapless(sql)
 
 
+def singles(sql: Connection, number: int) -> None:
+    """Push so many messages one at a time."""
+    sql.execute(
+        "SELECT count(*) FROM generate_series(1, %s) n, penstock.push_segment('q', '0', 1, n::text::bytea,"
+        " penstock.int32_pack(length(n::text)))",
+        (number,),
+    )
+
+
+def test_a_backlog_becomes_several_segments_in_several_transactions(client: Client, sql: Connection) -> None:
+    singles(sql, 20_101)
+    client.push("q", 1, partition="other")
+    done = list(client.maintain())
+    assert [(chunk.visited, chunk.merged_segments) for chunk in done] == [(1, 20_000), (2, 100)]
+    counts = "SELECT count FROM penstock.segments ORDER BY partition_id, base_offset"
+    assert [count for (count,) in sql.execute(counts)] == [10_000, 10_000, 100, 1, 1]
+    assert gapless(sql)
+
+
+def test_what_lies_below_a_batch_is_merged_too(client: Client, sql: Connection) -> None:
+    batch = [b"x"] * 100
+    for size in (70, 3, 80):
+        singles(sql, size)
+        client.push("q", batch, partition="0")
+    (done,) = list(client.maintain())
+    assert done.merged_segments == 150
+    assert [count for (count,) in sql.execute("SELECT count FROM penstock.segments ORDER BY base_offset")] == [
+        *(70, 100, 1, 1, 1, 100, 80, 100)
+    ]
+
+
+def test_what_was_looked_at_long_ago_is_not_looked_at_again(client: Client, sql: Connection) -> None:
+    singles(sql, 70)
+    client.push("q", [b"x"] * 100, partition="0")
+    singles(sql, 70)
+    sql.execute("UPDATE penstock.segments SET created_at = created_at - interval '1 hour'")
+    list(client.maintain(min_segments=1000))
+    singles(sql, 1)
+    (done,) = list(client.maintain())
+    assert done.merged_segments == 70
+    sql.execute("DELETE FROM penstock.maintenance")
+    assert next(client.maintain()).merged_segments == 70
+    assert gapless(sql)
+
+
+def test_a_pass_is_noted_when_it_has_come_to_its_end(client: Client, sql: Connection) -> None:
+    for partition in range(3):
+        client.push("q", 1, partition=str(partition))
+    began = "SELECT looked_at = began_at, looked_at > '-infinity' FROM penstock.maintenance"
+    ((after,),) = sql.execute("SELECT next_partition FROM penstock.maintain(0, 2)").fetchall()
+    assert sql.execute(began).fetchall() == [(False, False)]
+    assert sql.execute("SELECT next_partition FROM penstock.maintain(%s, 2)", (after,)).fetchall() == [(None,)]
+    assert sql.execute(began).fetchall() == [(True, True)]
+
+
 def test_fewer_than_asked_for_are_left_alone(client: Client, sql: Connection) -> None:
     for number in range(10):
         client.push("q", number)

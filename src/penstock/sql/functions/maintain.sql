@@ -7,7 +7,8 @@
 --
 -- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - how many to visit.
 -- Returns: what was done, and where to go on.
--- Calls: retain_partition, merge_segments, trim_pushes, sweep_stages. Tables: queues, partitions (read).
+-- Calls: retain_partition, merge_segments, trim_pushes, sweep_stages. Tables: queues, partitions (read), maintenance
+-- (insert, update).
 CREATE OR REPLACE FUNCTION penstock.maintain(
     after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000, min_segments integer DEFAULT 64
 )
@@ -18,14 +19,21 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    -- A push that was under way when somebody looked may have committed since, with a time from before.
+    since   timestamptz := coalesce(
+        (SELECT m.looked_at - interval '10 minutes' FROM penstock.maintenance m), '-infinity'
+    );
     place   record;
     dropped record;
     merged  integer;
+    more    boolean := false;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), 0) THEN
         RETURN;
     END IF;
     IF after_partition = 0 THEN
+        INSERT INTO penstock.maintenance (began_at) VALUES (clock_timestamp())
+        ON CONFLICT (one) DO UPDATE SET began_at = excluded.began_at;
         PERFORM penstock.sweep_stages();
     END IF;
     visited := 0;
@@ -48,16 +56,25 @@ BEGIN
             dropped_messages := dropped_messages + dropped.dropped_messages;
         END IF;
         LOOP
-            merged := penstock.merge_segments(place.partition_id, min_segments);
+            merged := penstock.merge_segments(place.partition_id, min_segments, since);
             merged_segments := merged_segments + merged;
-            EXIT WHEN merged = 0;
+            -- The transaction shall be short: the next one goes on with this partition.
+            more := merged > 0 AND merged_segments >= 20000;
+            EXIT WHEN merged = 0 OR more;
         END LOOP;
+        IF more THEN
+            next_partition := place.partition_id - 1;
+            EXIT;
+        END IF;
     END LOOP;
-    IF visited < max_partitions THEN
+    IF visited < max_partitions AND NOT more THEN
         -- The pass ends with what is not of one partition; while there may be more of that, it does not end.
         next_partition := CASE
             WHEN penstock.trim_pushes(10000) >= 10000 THEN coalesce(next_partition, after_partition)
         END;
+        IF next_partition IS NULL THEN
+            UPDATE penstock.maintenance SET looked_at = began_at;
+        END IF;
     END IF;
     RETURN NEXT;
 END

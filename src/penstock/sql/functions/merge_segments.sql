@@ -1,55 +1,73 @@
--- penstock.merge_segments(partition_id, min_segments)
+-- penstock.merge_segments(partition_id, min_segments, since)
 --
 -- Merges a run of small segments into one, so that messages pushed one at a time read like a batch. Every message
 -- keeps its time and id. The newest segment is left alone (pushes read it), a merged one is never merged again (so
 -- each byte is rewritten at most once), and the result is an update of the first row, because an insert would look
 -- like a push.
 --
--- Parameters: min_segments - fewer are not worth it.
+-- Parameters: min_segments - fewer are not worth it; since - up to when this was called before until there was nothing
+-- to do: what is older, and lies below what cannot be merged, is not looked at again.
 -- Returns: how many segments became one; 0 when there is nothing to do.
 -- Calls: int32_at, int32_pack. Tables: segments (lock, update, delete).
-CREATE OR REPLACE FUNCTION penstock.merge_segments(partition_id bigint, min_segments integer DEFAULT 64)
+CREATE OR REPLACE FUNCTION penstock.merge_segments(
+    partition_id bigint, min_segments integer DEFAULT 64, since timestamptz DEFAULT '-infinity'
+)
 RETURNS integer
 LANGUAGE plpgsql
 SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    newest bigint;
+    low    bigint;
     run    bigint[];
     locked integer;
     merged record;
 BEGIN
-    -- Down from the newest until the first that is merged or big: what lies below was looked at before.
-    WITH RECURSIVE small AS (
-        SELECT s.base_offset, s.count, s.bytes, 0 AS depth
-        FROM (
-            SELECT * FROM penstock.segments s
-            WHERE s.partition_id = merge_segments.partition_id
-            ORDER BY s.base_offset DESC
-            LIMIT 1
-        ) s
-        UNION ALL
-        SELECT s.base_offset, s.count, s.bytes, small.depth + 1
-        FROM small
-        CROSS JOIN LATERAL (
-            SELECT * FROM penstock.segments s
-            WHERE s.partition_id = merge_segments.partition_id AND s.base_offset < small.base_offset
-            ORDER BY s.base_offset DESC
-            LIMIT 1
-        ) s
-        WHERE small.depth < 10000 AND s.run_counts IS NULL AND s.ends IS NOT NULL AND s.bytes < 16384 AND s.count < 100
-    )
-    SELECT array_agg(s.base_offset ORDER BY s.base_offset) INTO run
+    newest := (
+        SELECT s.base_offset FROM penstock.segments s
+        WHERE s.partition_id = merge_segments.partition_id
+        ORDER BY s.base_offset DESC
+        LIMIT 1
+    );
+    low := (
+        SELECT s.base_offset FROM penstock.segments s
+        WHERE s.partition_id = merge_segments.partition_id AND s.base_offset < newest AND s.created_at < since
+          AND (s.run_counts IS NULL AND s.ends IS NOT NULL AND s.bytes < 16384 AND s.count < 100) IS NOT TRUE
+        ORDER BY s.base_offset DESC
+        LIMIT 1
+    );
+    -- The lowest run of small ones that is long enough, or as much of it as one segment may hold.
+    SELECT r.run INTO run
     FROM (
-        SELECT
-            s.base_offset,
-            sum(s.bytes) OVER (ORDER BY s.base_offset) AS bytes,
-            sum(s.count) OVER (ORDER BY s.base_offset) AS count
-        FROM small s
-        WHERE s.depth > 0
-    ) s
-    WHERE s.bytes <= 1048576 AND s.count <= 10000;
-    IF coalesce(cardinality(run), 0) < greatest(min_segments, 2) THEN
+        SELECT array_agg(s.base_offset ORDER BY s.base_offset) AS run
+        FROM (
+            SELECT
+                s.base_offset, s.stretch,
+                sum(s.bytes) OVER upto AS bytes, sum(s.count) OVER upto AS count
+            FROM (
+                SELECT
+                    s.base_offset, s.count, s.bytes, s.small,
+                    count(*) FILTER (WHERE NOT s.small) OVER (ORDER BY s.base_offset) AS stretch
+                FROM (
+                    SELECT
+                        s.base_offset, s.count, s.bytes,
+                        s.run_counts IS NULL AND s.ends IS NOT NULL AND s.bytes < 16384 AND s.count < 100 AS small
+                    FROM penstock.segments s
+                    WHERE s.partition_id = merge_segments.partition_id
+                      AND s.base_offset >= coalesce(low, 0) AND s.base_offset < newest
+                ) s
+            ) s
+            WHERE s.small
+            WINDOW upto AS (PARTITION BY s.stretch ORDER BY s.base_offset)
+        ) s
+        WHERE s.bytes <= 1048576 AND s.count <= 10000
+        GROUP BY s.stretch
+    ) r
+    WHERE cardinality(r.run) >= greatest(min_segments, 2)
+    ORDER BY r.run[1]
+    LIMIT 1;
+    IF run IS NULL THEN
         RETURN 0;
     END IF;
 
