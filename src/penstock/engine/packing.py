@@ -156,6 +156,9 @@ def ends_of(packed: bytes) -> "array[int]":
 
 
 def _split(column: bytes, packed_ends: bytes, start: int) -> list[bytes]:
+    # What was pushed singly comes as many slices of one.
+    if len(packed_ends) == 4:
+        return [column[: int.from_bytes(packed_ends, "little") - start]]
     ends = ends_of(packed_ends)
     if start:
         return [column[low - start : high - start] for low, high in pairwise(chain((start,), ends))]
