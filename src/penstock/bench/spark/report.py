@@ -38,7 +38,7 @@ class Plan(NamedTuple):
     unseen_epochs: int = 5
 
 
-FULL = Plan(2_000_000, 5, 20, 10_000)
+FULL = Plan(2_000_000, 9, 10, 10_000)
 QUICK = Plan(20_000, 1, 3, 100, 0, 0)
 
 
@@ -167,8 +167,12 @@ class _Bench:
         tasks = self._penstock("ten").rdd.getNumPartitions()
         rows = self._synthetic(tasks).select("value").cache()
         rows.count()
-        many = rows.selectExpr("value", f"concat('p', monotonically_increasing_id() % {self.plan.many}) AS partition")
-        ten = rows.selectExpr("value", "concat('p', monotonically_increasing_id() % 10) AS partition")
+        ten, many = (
+            rows.selectExpr(
+                "value", f"concat('p', {self.plan.many} + monotonically_increasing_id() % {partitions}) AS partition"
+            )
+            for partitions in (10, self.plan.many)
+        )
         cases: dict[str, dict[str, Callable[[], None]]] = {
             "read": {
                 "penstock": lambda: _drain(self._penstock("ten")),
@@ -232,7 +236,8 @@ class _Bench:
             names = range(low, min(low + step, partitions))
             for start in range(0, each, 100_000):
                 part = values[start : start + 100_000]
-                self.client.push_many(queue, [(f"p{name}", value) for name in names for value in part])
+                # Names of one length: what is compared with each other has the same bytes.
+                self.client.push_many(queue, [(f"p{self.plan.many + name}", value) for name in names for value in part])
 
     def _penstock(self, queue: str) -> "DataFrame":
         return self.spark.read.format("penstock").option("url", self.client.dsn).option("subscribe", queue).load()
