@@ -23,7 +23,7 @@ from penstock.engine.calls import Call
 from penstock.engine.deadlines import AsyncWatch, Watchdog, timed_out
 from penstock.engine.failures import translate
 from penstock.engine.retries import Attempts
-from penstock.engine.wire import Wires
+from penstock.engine.wire import AsyncConnection, Connection
 from penstock.errors import PenstockError, Retryable, Unavailable
 from penstock.settings import Settings
 
@@ -38,7 +38,6 @@ class Database:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.address = open_address(settings)
-        self._wires = Wires()
         self._watchdog = Watchdog()
         self._reopening = threading.Lock()
         self._lent: set[psycopg.Connection[Any]] = set()
@@ -64,9 +63,9 @@ class Database:
     def execute(self, connection: psycopg.Connection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
         with self._limited(connection):
-            if call.hot and self._wires.fit(connection):
+            if call.hot and isinstance(connection, Connection) and connection.wire.fits:
                 with connection.lock:
-                    return connection.wait(self._wires[connection].run(call.sql, call.parameters))
+                    return connection.wait(connection.wire.run(call.sql, call.parameters))
             return connection.execute(call.sql.encode(), call.parameters, binary=True).fetchall()
 
     @contextmanager
@@ -157,6 +156,7 @@ class Database:
     def _new_pool(self) -> psycopg_pool.ConnectionPool[Any]:
         pool = psycopg_pool.ConnectionPool(
             self.address.dsn,
+            connection_class=Connection,
             kwargs=self.address.connect_options(),
             check=refuse_stale,
             reconnect_timeout=self.settings.connect_timeout,
@@ -175,7 +175,6 @@ class AsyncDatabase:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._address: Address | None = None
-        self._wires = Wires()
         self._pool: psycopg_pool.AsyncConnectionPool[Any] | None = None
         self._changing = asyncio.Lock()
         self._lent: set[psycopg.AsyncConnection[Any]] = set()
@@ -220,9 +219,9 @@ class AsyncDatabase:
     async def execute(self, connection: psycopg.AsyncConnection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
         with self._limited(connection):
-            if call.hot and self._wires.fit(connection):
+            if call.hot and isinstance(connection, AsyncConnection) and connection.wire.fits:
                 async with connection.lock:
-                    return await connection.wait(self._wires[connection].run(call.sql, call.parameters))
+                    return await connection.wait(connection.wire.run(call.sql, call.parameters))
             cursor = await connection.execute(call.sql.encode(), call.parameters, binary=True)
             return await cursor.fetchall()
 
@@ -314,6 +313,7 @@ class AsyncDatabase:
     async def _new_pool(self, address: Address) -> psycopg_pool.AsyncConnectionPool[Any]:
         pool = psycopg_pool.AsyncConnectionPool(
             address.dsn,
+            connection_class=AsyncConnection,
             kwargs=address.connect_options(),
             check=refuse_stale_async,
             reconnect_timeout=self.settings.connect_timeout,

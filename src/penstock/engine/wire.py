@@ -6,9 +6,9 @@ statements that come again and again; what psycopg knows of types, of waiting an
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import generators
@@ -27,10 +27,16 @@ class Wire:
 
     def __init__(self, connection: _AnyConnection) -> None:
         self._pgconn = connection.pgconn
+        self._remembers = connection.prepare_threshold is not None
         self._encoding = connection.info.encoding
         self._adapting = Transformer.from_context(connection)
         self._names: dict[tuple[str, Sequence[int] | None], bytes] = {}
         self._numbers = count()
+
+    @property
+    def fits(self) -> bool:
+        """Whether a call may go this way: not where nothing is prepared, and not amid a transaction."""
+        return self._remembers and self._pgconn.transaction_status == _IDLE
 
     def run(self, sql: str, parameters: Sequence[Any]) -> PQGen[list[tuple[Any, ...]]]:
         """Run a statement that returns rows; drive it with the connection's `wait`."""
@@ -66,22 +72,22 @@ class Wire:
         return result
 
 
-class Wires:
-    """The wires of the connections of a pool."""
+class Connection(psycopg.Connection[Any]):
+    """A connection with a wire."""
 
-    def __init__(self) -> None:
-        self._wires: WeakKeyDictionary[_AnyConnection, Wire] = WeakKeyDictionary()
+    @cached_property
+    def wire(self) -> Wire:
+        """What it remembers."""
+        return Wire(self)
 
-    @staticmethod
-    def fit(connection: _AnyConnection) -> bool:
-        """Say whether a call may go the short way: not where nothing is prepared, and not amid a transaction."""
-        return connection.prepare_threshold is not None and connection.pgconn.transaction_status == _IDLE
 
-    def __getitem__(self, connection: _AnyConnection) -> Wire:
-        wire = self._wires.get(connection)
-        if wire is None:
-            wire = self._wires[connection] = Wire(connection)
-        return wire
+class AsyncConnection(psycopg.AsyncConnection[Any]):
+    """The asynchronous twin."""
+
+    @cached_property
+    def wire(self) -> Wire:
+        """What it remembers."""
+        return Wire(self)
 
 
 def _numbered(sql: str) -> str:

@@ -1,7 +1,9 @@
 """What goes the short way answers as a cursor does, and survives what befalls a connection."""
 
+import gc
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import psycopg
 import pytest
@@ -9,7 +11,7 @@ from psycopg import errors
 
 from databases import Connection
 from penstock import AsyncClient, Client
-from penstock.engine.wire import Wire, Wires
+from penstock.engine.wire import Wire
 
 ECHO = "SELECT %s::text, %s::bigint, %s::bytea, %s::uuid, NULL::text, now() - now(), ARRAY[1, 2]"
 PREPARED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'penstock%'"
@@ -66,12 +68,22 @@ def test_what_the_server_was_told_to_forget_is_prepared_again(sql: Connection, w
         assert run(sql, wire, f"SELECT '{word}', %s::text", word) == [(word, word)]
 
 
-def test_it_is_for_single_calls_on_servers_that_remember(sql: Connection) -> None:
-    assert Wires.fit(sql)
+def test_it_is_for_single_calls_on_servers_that_remember(sql: Connection, wire: Wire) -> None:
     with sql.transaction():
-        assert not Wires.fit(sql)
+        amid = wire.fits
     sql.prepare_threshold = None
-    assert not Wires.fit(sql)
+    assert (wire.fits, amid, Wire(sql).fits) == (True, False, False)
+
+
+def test_a_connection_that_is_closed_is_forgotten(dsn: str) -> None:
+    with Client(dsn) as client:
+        client.push("q", b"x", partition="p")
+        with client.transaction() as tx:
+            connection = ref(tx.connection)
+            assert "wire" in vars(tx.connection)
+    del tx
+    gc.collect()
+    assert connection() is None
 
 
 @pytest.fixture
