@@ -5,8 +5,9 @@ how its columns are read. That is half of what a push costs its client. Here a c
 statements that come again and again; what psycopg knows of types, of waiting and of errors stays psycopg's.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import count
 from typing import Any
 
@@ -18,6 +19,8 @@ from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 _AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+# A statement and the types of its parameters.
+_Key = tuple[str, Sequence[int] | None]
 _IDLE = TransactionStatus.IDLE
 _ANSWERED = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
@@ -27,25 +30,30 @@ class Wire:
 
     def __init__(self, connection: _AnyConnection) -> None:
         self._pgconn = connection.pgconn
-        self._remembers = connection.prepare_threshold is not None
+        self._threshold = connection.prepare_threshold
         self._encoding = connection.info.encoding
         self._adapting = Transformer.from_context(connection)
-        self._names: dict[tuple[str, Sequence[int] | None], bytes] = {}
+        self._names: dict[_Key, bytes] = {}
+        self._seen: Counter[_Key] = Counter()
         self._numbers = count()
 
     @property
     def fits(self) -> bool:
         """Whether a call may go this way: not where nothing is prepared, and not amid a transaction."""
-        return self._remembers and self._pgconn.transaction_status == _IDLE
+        return self._threshold is not None and self._pgconn.transaction_status == _IDLE
 
     def run(self, sql: str, parameters: Sequence[Any]) -> PQGen[list[tuple[Any, ...]]]:
         """Run a statement that returns rows; drive it with the connection's `wait`."""
         adapting = self._adapting
         dumped = adapting.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
-        name = self._names.get((sql, adapting.types))
+        key = (sql, adapting.types)
+        name = self._names.get(key)
+        if name is None and self._worthwhile(key):
+            name = yield from self._prepare(key)
         if name is None:
-            name = yield from self._prepare(sql, adapting.types)
-        self._pgconn.send_query_prepared(name, dumped, adapting.formats, result_format=Format.BINARY)
+            self._pgconn.send_query_params(_numbered(sql), dumped, adapting.types, adapting.formats, Format.BINARY)
+        else:
+            self._pgconn.send_query_prepared(name, dumped, adapting.formats, Format.BINARY)
         try:
             result = yield from self._answer()
         except psycopg.errors.InvalidSqlStatementName:
@@ -57,11 +65,17 @@ class Wire:
         adapting.set_pgresult(None)
         return rows
 
-    def _prepare(self, sql: str, types: Sequence[int] | None) -> PQGen[bytes]:
+    def _worthwhile(self, key: _Key) -> bool:
+        """Say whether a statement has come so often that it is prepared, which costs a round trip."""
+        self._seen[key] += 1
+        return self._threshold is not None and self._seen[key] > self._threshold
+
+    def _prepare(self, key: _Key) -> PQGen[bytes]:
+        sql, types = key
         name = f"penstock_{next(self._numbers)}".encode()
-        self._pgconn.send_prepare(name, _numbered(sql).encode(), types)
+        self._pgconn.send_prepare(name, _numbered(sql), types)
         yield from self._answer()
-        self._names[sql, types] = name
+        self._names[key] = name
         return name
 
     def _answer(self) -> PQGen[PGresult]:
@@ -90,7 +104,8 @@ class AsyncConnection(psycopg.AsyncConnection[Any]):
         return Wire(self)
 
 
-def _numbered(sql: str) -> str:
+@cache
+def _numbered(sql: str) -> bytes:
     """Write `$1`, `$2` … for each `%s`."""
     first, *rest = sql.split("%s")
-    return first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
+    return (first + "".join(f"${number}{part}" for number, part in enumerate(rest, 1))).encode()

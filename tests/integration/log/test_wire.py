@@ -19,6 +19,8 @@ PREPARED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'penstoc
 
 @pytest.fixture
 def wire(sql: Connection) -> Wire:
+    """A wire that prepares what comes a second time."""
+    sql.prepare_threshold = 1
     return Wire(sql)
 
 
@@ -38,6 +40,16 @@ def test_a_number_that_outgrows_its_type_is_prepared_once_more(sql: Connection, 
     for number in [*range(5), *range(40_000, 40_005)]:
         assert run(sql, wire, "SELECT %s::bigint", number) == [(number,)]
     assert sql.execute(PREPARED).fetchall() == [(2,)]
+
+
+def test_a_statement_is_prepared_when_it_has_come_as_often_as_the_connection_says(sql: Connection) -> None:
+    sql.prepare_threshold = 5
+    wire = Wire(sql)
+    found = []
+    for _ in range(7):
+        run(sql, wire, "SELECT %s::text", "x")
+        found += sql.execute(PREPARED).fetchall()
+    assert found == [(0,)] * 5 + [(1,)] * 2
 
 
 def test_many_rows_and_none(sql: Connection, wire: Wire) -> None:
@@ -61,8 +73,9 @@ def test_an_error_is_the_cursors_and_the_connection_goes_on(
 
 @pytest.mark.parametrize("forget", ["DISCARD ALL", "DEALLOCATE ALL", "DEALLOCATE penstock_0"])
 def test_what_the_server_was_told_to_forget_is_prepared_again(sql: Connection, wire: Wire, forget: str) -> None:
-    for word in ("a", "b"):
+    for word in ("a", "b", "a", "b"):
         assert run(sql, wire, f"SELECT '{word}', %s::text", word) == [(word, word)]
+    assert sql.execute(PREPARED).fetchall() == [(2,)]
     sql.execute(forget.encode())
     for word in ("a", "b", "a"):
         assert run(sql, wire, f"SELECT '{word}', %s::text", word) == [(word, word)]
