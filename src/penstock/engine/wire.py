@@ -80,7 +80,7 @@ class Wire:
 
     def _answer(self) -> PQGen[PGresult]:
         result: PGresult
-        (result,) = yield from generators.execute(self._pgconn)
+        *_, result = yield from generators.execute(self._pgconn)
         if result.status not in _ANSWERED:
             raise psycopg.errors.error_from_result(result, self._encoding)
         return result
