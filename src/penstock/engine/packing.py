@@ -107,16 +107,14 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
 def pack(messages: Sequence[Message]) -> list[Segment]:
     """Pack messages of one partition, whose values are bytes, into as few segments as the caps allow."""
     values: list[bytes] = [message.value for message in messages]
-    whole = _join(values)
-    if _fits(len(values), whole):
+    if (whole := _whole(values)) is not None:
         return [_segment(messages, whole)]
     return [_segment(messages[low:high], _join(values[low:high])) for low, high in _cuts(values)]
 
 
 def pack_values(values: list[bytes], key: str | None, headers: Mapping[str, str] | None) -> list[Segment]:
     """Pack values that share their key and headers: what is done per message is its length."""
-    whole = _join(values)
-    if _fits(len(values), whole):
+    if (whole := _whole(values)) is not None:
         return [_alike(len(values), whole, key, headers)]
     return [_alike(high - low, _join(values[low:high]), key, headers) for low, high in _cuts(values)]
 
@@ -184,16 +182,23 @@ def _alike(count: int, values: _Column, key: str | None, headers: Mapping[str, s
     )
 
 
+def _whole(values: Sequence[bytes]) -> _Column | None:
+    """Join what fits into one segment; joining tells its size, so that nothing is measured twice."""
+    if len(values) > MAX_SEGMENT_MESSAGES or len(data := b"".join(values)) > MAX_SEGMENT_BYTES:
+        return None
+    return _Column(data, _ends(values))
+
+
 def _join(values: Sequence[bytes]) -> _Column:
+    return _Column(b"".join(values), _ends(values))
+
+
+def _ends(values: Sequence[bytes]) -> bytes:
     # A list first: an array that is filled one by one grows as often.
     ends = array("i", list(accumulate(map(len, values))))
     if sys.byteorder == "big":
         ends.byteswap()
-    return _Column(b"".join(values), ends.tobytes())
-
-
-def _fits(count: int, values: _Column) -> bool:
-    return count <= MAX_SEGMENT_MESSAGES and len(values.data) <= MAX_SEGMENT_BYTES
+    return ends.tobytes()
 
 
 def _cuts(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:

@@ -33,8 +33,8 @@ DECLARE
     target   record;
     consumed boolean;
 BEGIN
-    -- Every statement and every expression here costs as much as the insert of a row: hence so few of them. What is out
-    -- of the ordinary goes to push_segments, which has no such scruples.
+    -- A look at a table here costs as much as the insert of a row, and each expression a tenth: hence so few of them.
+    -- What is out of the ordinary goes to push_segments.
     IF current_setting('transaction_isolation') <> 'read committed'
         OR current_setting('penstock.lock_timeout', true) <> ''
     THEN
