@@ -160,6 +160,20 @@ def test_a_group_that_comes_into_being_beside_the_deletion_of_a_partition_leaves
     assert violations(sql) == {}
 
 
+def test_partitions_are_taken_up_oldest_first_wherever_their_rows_lie(fresh: Connections) -> None:
+    sql = fresh.open(autocommit=True)
+    push(sql, "gone")
+    push(sql, "a")
+    sql.execute("SELECT penstock.delete_partition('q', 'gone')")
+    sql.execute("VACUUM penstock.partitions")
+    push(sql, "b")
+    assert sql.execute("SELECT name FROM penstock.partitions ORDER BY ctid").fetchall() == [("b",), ("a",)]
+    sql.execute("SET enable_indexscan = off")
+    run(sql, CREATE)
+    sql.execute("RESET enable_indexscan")
+    assert drain(sql) == [("a", 0), ("b", 0)]
+
+
 def push_rolls_back_during_enrolment(connections: Connections, sql: Connection) -> list[int]:
     """The partition is locked when its turn comes, by a push that then comes to nothing."""
     push_to_many(sql, 1001)

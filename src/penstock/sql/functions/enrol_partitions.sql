@@ -1,8 +1,8 @@
 -- penstock.enrol_partitions(target_group, max_partitions, alone)
 --
--- Takes up partitions that were there before a group: puts those with messages for it in line. A partition that
--- somebody is pushing to is passed over (that push sees the group and puts it in line itself, unless it rolls back);
--- then another round follows the last one, until none was passed over.
+-- Takes up partitions that were there before a group: puts those with messages for it in line, oldest first. A
+-- partition that somebody is pushing to is passed over (that push sees the group and puts it in line itself, unless it
+-- rolls back); then another round follows the last one, until none was passed over.
 --
 -- Parameters: target_group; max_partitions - how many to visit; alone - whether the caller holds the queue's lock, so
 -- that nobody can be appending: then only a partition that is being deleted is passed over.
@@ -60,6 +60,7 @@ BEGIN
               SELECT 1 FROM penstock.journal j
               WHERE j.group_id = target_group AND j.partition_id = l.partition_id
           )
+        ORDER BY l.partition_id
     );
     PERFORM penstock.wake_partitions(waking, NULL, target_group);
     UPDATE penstock.consumer_groups g
