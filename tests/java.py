@@ -10,6 +10,7 @@ from pathlib import Path
 
 import penstock.spark
 from penstock.embedded.java import java_home, version
+from penstock.embedded.spark import spark_home
 from penstock.settings import resolve
 from sessions import end_spark
 
@@ -45,11 +46,14 @@ def record() -> None:
 
 
 def _tell(more: str) -> None:
+    # The same for all, wherever their PENSTOCK_HOME is: an archive holds for one class path.
+    if home := spark_home(Path(sys.prefix)):
+        os.environ["SPARK_HOME"] = str(home)
     java = shlex.quote(f"{QUICK} {more}".strip())
     os.environ["PYSPARK_SUBMIT_ARGS"] = (
         f"--driver-java-options {java} --conf spark.executor.extraJavaOptions={java} pyspark-shell"
     )
-    # Not to be found: an archive holds for one class path, and a folder with files in it is none that Java takes.
+    # Not to be found: a folder with files in it is no class path that Java takes for an archive.
     os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "no-settings")
 
 

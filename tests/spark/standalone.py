@@ -51,7 +51,6 @@ class Standalone:
             **os.environ,
             "JAVA_HOME": str(java_home(resolve().home)),
             "SPARK_LOCAL_IP": host,
-            "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(Path(__file__).parent.parent),
         }

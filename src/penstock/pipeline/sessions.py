@@ -50,7 +50,7 @@ def _connect(remote: str, said: Mapping[str, str]) -> "SparkSession":
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    prepare()
+    prepare(remote)
     builder = SparkSession.builder.remote(remote)
     if remote.startswith("local"):
         _require_port()

@@ -55,9 +55,10 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError:
         raise MissingExtra("spark", "The Spark connector") from None
-    prepare()
     cores = os.cpu_count() or 1
-    builder = SparkSession.builder.appName(name).master(master or f"local[{cores}]")
+    master = master or f"local[{cores}]"
+    prepare(master)
+    builder = SparkSession.builder.appName(name).master(master)
     chosen = {**_DEFAULTS, "spark.sql.shuffle.partitions": str(cores), **(settings or {})}
     for key, value in chosen.items():
         builder = builder.config(key, value)
@@ -82,13 +83,18 @@ def _most_tasks(spark: "SparkSession") -> int:
     return tasks if str(context.master).startswith("local[") else max(tasks, MOST_TASKS)
 
 
-def prepare() -> None:
-    """Set what Spark needs in the environment: a Java, and the Python that runs this."""
+def prepare(master: str) -> None:
+    """Set what Spark needs in the environment: a Java, the Python that runs this, and a home that is quick to start."""
     # Here, because each process of Spark's passes through this file, and only the one that starts a session needs it.
     from penstock.embedded.java import java_home
+    from penstock.embedded.spark import spark_home
 
-    os.environ["JAVA_HOME"] = str(java_home(resolve().home))
+    folder = resolve().home
+    os.environ["JAVA_HOME"] = str(java_home(folder))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Some clusters send the zips of Spark's home to their nodes.
+    if master.startswith("local") and "SPARK_HOME" not in os.environ and (home := spark_home(folder)):
+        os.environ["SPARK_HOME"] = str(home)
 
 
 def check_version(version: str) -> None:
