@@ -1,5 +1,6 @@
 """Packing and unpacking are inverse, whatever the messages, the segments' caps and the slices."""
 
+import struct
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from penstock import InvalidInput, Message, StoredMessage
 from penstock.engine import packing
 from penstock.engine.packing import Segment, Slice, ends_of, pack, unpack
+from penstock.engine.runs import stamp_of
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
@@ -22,10 +24,15 @@ messages = st.builds(
 some_messages = st.lists(messages, min_size=1, max_size=12)
 
 
-def stored(segment: Segment, base_offset: int = 0, runs: list[int] | None = None) -> Slice:
-    times = None if runs is None else [EPOCH + timedelta(seconds=index) for index in range(len(runs))]
+def stored(segment: Segment, base_offset: int = 0) -> Slice:
     columns = (segment.body, segment.ends, 0, segment.keys, segment.key_ends, 0, segment.headers, segment.header_ends)
-    return Slice(base_offset, segment.count, EPOCH, 0, runs, times, 0, *columns)
+    return Slice(base_offset, segment.count, EPOCH, 0, None, None, 0, *columns)
+
+
+def sent(kind: int, size: int, numbers: list[int]) -> bytes:
+    """Write an array as the server sends it."""
+    entries = (size.to_bytes(4, "big") + number.to_bytes(size, "big", signed=True) for number in numbers)
+    return struct.pack(">iiiii", 1, 0, kind, len(numbers), 1) + b"".join(entries)
 
 
 def content(message: Message | StoredMessage) -> tuple[bytes, str | None, dict[str, str] | None]:
@@ -55,8 +62,8 @@ def test_each_message_of_merged_runs_keeps_its_time(runs: list[int], data: st.Da
     times = [EPOCH + timedelta(seconds=index) for index, count in enumerate(runs) for _ in range(count)]
     (segment,) = pack([Message(b"x")] * (high - low))
     columns = (segment.body, segment.ends, 0, None, None, 0, None, None)
-    run_times = [EPOCH + timedelta(seconds=index) for index in range(len(runs))]
-    part = Slice(low, high - low, run_times[-1], low, runs, run_times, 0, *columns)
+    run_times = [stamp_of(EPOCH + timedelta(seconds=index)) for index in range(len(runs))]
+    part = Slice(low, high - low, times[-1], low, sent(23, 4, runs), sent(1184, 8, run_times), 0, *columns)
     assert list(part.times()) == times[low:high]
     assert [message.timestamp for message in unpack("q", "p", 1, part)] == times[low:high]
 

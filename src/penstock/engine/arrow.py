@@ -1,5 +1,6 @@
 """Packed slices to Arrow, with no work per message: the buffers of a segment become the buffers of a column."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import sub
@@ -7,6 +8,7 @@ from typing import Any
 
 from penstock.engine.calls import Slices
 from penstock.engine.packing import Slice
+from penstock.engine.runs import EPOCH
 from penstock.errors import MissingExtra
 
 try:
@@ -88,9 +90,15 @@ def times(parts: Sequence[Slice], stops: Any) -> Any:
     """Return the time of each message."""
     if all(part.run_counts is None for part in parts):
         return spread(stops, pa.array([part.created_at for part in parts], _TIME))
-    runs = [run for part in parts for run in part.runs() if run[1]]
-    run_stops = pa.array(accumulate(size for _, size in runs), pa.int32())
-    return spread(run_stops, pa.array([moment for moment, _ in runs], _TIME))
+    sizes, stamps = array("i"), array("q")
+    for part in parts:
+        counts, moments = part.runs()
+        sizes.extend(counts)
+        stamps.extend(moments)
+    stored = pa.Array.from_buffers(pa.int64(), len(stamps), [None, pa.py_buffer(stamps)])
+    moved = pc.add(stored, _EPOCH_SHIFT).view(_TIME)
+    run_stops = pc.cumulative_sum(pa.Array.from_buffers(pa.int32(), len(sizes), [None, pa.py_buffer(sizes)]))
+    return moved if len(stamps) == stops[-1].as_py() else spread(run_stops, moved)
 
 
 def spread(stops: Any, values: Any) -> Any:
@@ -107,5 +115,7 @@ def _count_up(count: int) -> Any:
 
 
 _TIME = pa.timestamp("us", tz="UTC")
+# From the year in which the server's clock begins to that of Arrow's.
+_EPOCH_SHIFT = int(EPOCH.timestamp()) * 1_000_000
 # Made when needed: pyarrow imports pandas to make an array, which takes longer than all of penstock.
 _numbers: Any = ()

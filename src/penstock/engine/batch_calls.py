@@ -101,8 +101,11 @@ def pop(requests: Sequence[PopRequest], lows: Sequence[list[int] | None]) -> Cal
     # A list has one type for the driver.
     columns[6] = [None if lease is None else float(lease) for lease in columns[6]]
     return Call(
-        "SELECT * FROM penstock.pop_claims_batch(%s::text[], %s::text[], %s::text[], %s::integer[], %s::bigint[], "
-        "%s::integer[], %s::float8[], %s::text[], %s::boolean[], %s::text[])",
+        group_calls.select_claims(
+            "pop_claims_batch(%s::text[], %s::text[], %s::text[], %s::integer[], %s::bigint[], %s::integer[], "
+            "%s::float8[], %s::text[], %s::boolean[], %s::text[])",
+            "request,",
+        ),
         (*columns, [None if low is None else f"{{{','.join(map(str, low))}}}" for low in lows]),
         parse,
     )

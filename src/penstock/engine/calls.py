@@ -7,6 +7,7 @@ schema `penstock`.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -253,8 +254,10 @@ def read(
         return Slices(rows[0][0], [slice_of(row[2:]) for row in rows], rows[0][1])
 
     return Call(
-        "SELECT * FROM penstock.read_segments(%s::text, %s::text, %s::bigint, %s::bigint, "
-        "%s::timestamptz, %s::timestamptz, %s::bigint)",
+        select_slices(
+            "partition_id, next_offset",
+            "read_segments(%s::text, %s::text, %s::bigint, %s::bigint, %s::timestamptz, %s::timestamptz, %s::bigint)",
+        ),
         (*names(*place), start, stop, start_time, stop_time, max_bytes),
         parse,
         True,
@@ -279,7 +282,12 @@ def get(message_id: UUID | str) -> Call[StoredMessage]:
         queue, partition, partition_id, *columns = rows[0]
         return unpack(queue, partition, partition_id, slice_of(columns))[0]
 
-    return Call("SELECT * FROM penstock.get_segment(%s::uuid)", (str(message_id),), parse, True)
+    return Call(
+        select_slices("queue_name, partition_name, partition_id", "get_segment(%s::uuid)"),
+        (str(message_id),),
+        parse,
+        True,
+    )
 
 
 def create_queue(queue: str, config: Mapping[str, Any], description: str | None) -> Call[None]:
@@ -423,12 +431,23 @@ def segment_arrays(segments: Sequence[Segment]) -> Iterator[list[Any] | None]:
         yield None if column.count(None) == len(column) else list(column)
 
 
+@cache
+def select_slices(first: str, source: str) -> str:
+    """Return the statement for some columns of a function, and then those that `slice_of` reads.
+
+    Arrays come as bytes: see runs.py.
+    """
+    return (
+        f"SELECT {first}, base_offset, count, created_at, run_skip, array_send(run_counts), array_send(run_times), "  # noqa: S608
+        "body_start, body, ends, key_start, keys, key_ends, header_start, headers, header_ends "
+        f"FROM penstock.{source}"
+    )
+
+
 def slice_of(columns: Row) -> Slice:
     """Read the columns of a slice, with times in UTC whatever the session's zone."""
-    base_offset, count, created_at, skip, run_counts, run_times, *packed = columns
-    if run_times is not None:
-        run_times = [moment.astimezone(UTC) for moment in run_times]
-    return Slice(base_offset, count, created_at.astimezone(UTC), skip, run_counts, run_times, *packed)
+    base_offset, count, created_at, *packed = columns
+    return Slice(base_offset, count, created_at.astimezone(UTC), *packed)
 
 
 def encode_config(config: Mapping[str, Any]) -> str:

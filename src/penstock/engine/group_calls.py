@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
-from penstock.engine.calls import Call, Row, encode_config, names, nothing, scalar, slice_of
+from penstock.engine.calls import Call, Row, encode_config, names, nothing, scalar, select_slices, slice_of
 from penstock.engine.messages import StoredMessage
 from penstock.engine.packing import unpack
 from penstock.errors import InvalidInput, LeaseLost
@@ -188,11 +189,23 @@ def pop(
     names(queue, group, *([] if partition is None else [partition]))
 
     return Call(
-        "SELECT * FROM penstock.pop_claims(%s::text, %s::text, %s::text, %s::integer, %s::bigint, %s::integer, "
-        "%s::float8, %s::text, %s::boolean, %s::bigint[])",
+        select_claims(
+            "pop_claims(%s::text, %s::text, %s::text, %s::integer, %s::bigint, %s::integer, %s::float8, %s::text, "
+            "%s::boolean, %s::bigint[])"
+        ),
         (queue, group, partition, max_messages, max_bytes, max_partitions, lease, consumer, auto_ack, lows),
         lambda rows: claims_of(queue, rows),
         hot=True,
+    )
+
+
+@cache
+def select_claims(source: str, first: str = "") -> str:
+    """Return the statement for what `claims_of` reads of a function that claims."""
+    return select_slices(
+        f"{first} group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to, "
+        "line_level, line_seq, shared",
+        source,
     )
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.engine.messages import Message, StoredMessage
+from penstock.engine.runs import moments, read_runs, stamp_of
 from penstock.errors import InvalidInput
 
 # A segment holds at most this much, so that a reader of one message never fetches more, and so that a message over
@@ -60,8 +61,8 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     count: int
     created_at: datetime
     run_skip: int
-    run_counts: list[int] | None
-    run_times: list[datetime] | None
+    run_counts: bytes | None
+    run_times: bytes | None
     body_start: int
     body: bytes
     ends: bytes
@@ -85,23 +86,20 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
             header_ends=self.header_ends and self.header_ends[:packed],
         )
 
-    def runs(self) -> Iterable[tuple[datetime, int]]:
-        """Return each time, and how many messages have it."""
+    def runs(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Return how many of its messages in a row share a time, and these times, as the server counts them."""
         if self.run_counts is None or self.run_times is None:
-            return [(self.created_at, self.count)]
-        return self._runs(self.run_counts, self.run_times)
+            return [self.count], [stamp_of(self.created_at)]
+        return read_runs(self.run_counts, self.run_times, self.run_skip, self.count)
 
-    def times(self) -> Iterator[datetime]:
-        """Yield the time of each message."""
-        return chain.from_iterable(repeat(moment, count) for moment, count in self.runs())
-
-    def _runs(self, counts: list[int], times: list[datetime]) -> Iterator[tuple[datetime, int]]:
-        skip, left = self.run_skip, self.count
-        for count, moment in zip(counts, times, strict=True):
-            taken = min(max(count - skip, 0), left)
-            skip = max(skip - count, 0)
-            left -= taken
-            yield moment, taken
+    def times(self) -> Iterable[datetime]:
+        """Return the time of each message."""
+        if self.run_counts is None:
+            return repeat(self.created_at, self.count)
+        counts, stamps = self.runs()
+        if len(counts) == self.count:
+            return moments(stamps)
+        return chain.from_iterable(map(repeat, moments(stamps), counts))
 
 
 def pack(messages: Sequence[Message]) -> list[Segment]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from penstock.engine.calls import Call, Row, nothing, slice_of
+from penstock.engine.calls import Call, Row, nothing, select_slices, slice_of
 from penstock.engine.packing import Slice
 
 
@@ -116,7 +116,7 @@ def spend(
 def read(ids: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> Call[list[tuple[int, Slice]]]:
     """Read ranges, still packed; each slice comes with the index of its range."""
     return Call(
-        "SELECT * FROM penstock.read_ranges(%s::bigint[], %s::bigint[], %s::bigint[])",
+        select_slices("range_position", "read_ranges(%s::bigint[], %s::bigint[], %s::bigint[])"),
         (list(ids), list(starts), list(stops)),
         lambda rows: [(row[0] - 1, slice_of(row[1:])) for row in rows],
         True,

@@ -1,5 +1,7 @@
 """Merging small segments changes how messages lie, and nothing that anybody can see."""
 
+from time import perf_counter
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ messages = st.builds(
     headers=st.none() | st.dictionaries(st.text("hk", max_size=2), st.text("vö", max_size=3), min_size=1, max_size=2),
 )
 batches = st.lists(st.lists(messages, min_size=1, max_size=5), min_size=3, max_size=9)
+one_by_one = st.lists(st.lists(messages, min_size=1, max_size=1), min_size=3, max_size=9)
 
 
 def segments(sql: Connection) -> int:
@@ -30,9 +33,17 @@ def numbers() -> "st.SearchStrategy[int] | object":
 
 
 @relaxed
-@given(pushed=batches, rounds=st.integers(1, 3), compression=st.sampled_from(["on", "off"]))
+@given(
+    pushed=batches | one_by_one, rounds=st.integers(1, 3), compression=st.sampled_from(["on", "off"]), data=st.data()
+)
 def test_merged_messages_keep_ids_times_keys_headers_and_order(
-    client: Client, sql: Connection, numbers: "object", pushed: list[list[Message]], rounds: int, compression: str
+    client: Client,
+    sql: Connection,
+    numbers: "object",
+    pushed: list[list[Message]],
+    rounds: int,
+    compression: str,
+    data: st.DataObject,
 ) -> None:
     queue = f"q{next(numbers)}"  # type: ignore[call-overload]
     client.create(queue, compression=compression)
@@ -47,12 +58,20 @@ def test_merged_messages_keep_ids_times_keys_headers_and_order(
         after = client.read(queue, "p")
         assert after == before
         assert [message.id for message in after] == [message.id for message in before]
-    for message in client.read(queue, "p"):
+    for message in before:
         assert client.get(message.id) == message
     shown = sql.execute(
-        "SELECT id, payload, key FROM penstock.messages WHERE queue_name = %s ORDER BY message_offset", (queue,)
+        "SELECT id, payload, key, created_at FROM penstock.messages WHERE queue_name = %s ORDER BY message_offset",
+        (queue,),
     ).fetchall()
-    assert shown == [(message.id, message.value, message.key) for message in client.read(queue, "p")]
+    assert shown == [(message.id, message.value, message.key, message.timestamp) for message in before]
+    low = data.draw(st.integers(0, len(before) - 1))
+    high = data.draw(st.integers(low + 1, len(before)))
+    assert client.read(queue, "p", low, high) == before[low:high]
+    read = sql.execute("SELECT id, created_at FROM penstock.read(%s, 'p', %s, %s)", (queue, low, high)).fetchall()
+    assert read == [(message.id, message.timestamp) for message in before[low:high]]
+    found = client.read_arrow(queue, "p", low, high).column("timestamp").to_pylist()
+    assert found == [message.timestamp for message in before[low:high]]
 
 
 def test_messages_pushed_one_at_a_time_become_one_segment_and_the_newest(client: Client, sql: Connection) -> None:
@@ -147,6 +166,30 @@ def test_a_merged_segment_is_sliced_by_offset_and_by_time(client: Client) -> Non
     third = results[3]
     assert [m.json() for m in client.read("q", "0", 5, 8)] == [-2, 3, -3]
     assert [m.json() for m in client.read("q", "0", 0, 8, start_time=third.timestamp)] == [3, -3]
+
+
+def test_whoever_takes_one_message_of_thousands_gets_one_time(client: Client, sql: Connection) -> None:
+    singles(sql, 2000)
+    list(client.maintain())
+    sent = sql.execute(
+        "SELECT run_skip, cardinality(run_counts), cardinality(run_times)"
+        " FROM penstock.partitions p, penstock.segment_slices(p.partition_id, 1000, 1001)"
+    ).fetchall()
+    assert sent == [(0, 1, 1)]
+
+
+def test_reading_by_sql_takes_as_long_per_message_as_from_a_batch(client: Client, sql: Connection) -> None:
+    singles(sql, 3000)
+    client.push("q", [b"x"] * 3000, partition="batch")
+    list(client.maintain())
+
+    def seconds(partition: str) -> float:
+        began = perf_counter()
+        assert sql.execute("SELECT count(*) FROM penstock.read('q', %s)", (partition,)).fetchall() == [(3000,)]
+        return perf_counter() - began
+
+    # Looking each time up among all of them took a hundred times as long.
+    assert seconds("0") < 10 * seconds("batch")
 
 
 def test_a_reader_is_not_stopped_by_a_merge_and_sees_the_same(

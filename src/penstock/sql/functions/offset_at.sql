@@ -16,13 +16,11 @@ DECLARE
     low     bigint;
     high    bigint;
     segment record;
-    found   bigint;
 BEGIN
     SELECT s.floor_offset, s.head_offset INTO low, high FROM penstock.partition_span(offset_at.partition_id) s;
-    found := high;
-    -- All segments that end at or before `low` are too old; the answer so far lies in a segment that begins at `high`.
+    -- All segments that end at or before `low` are too old; the answer lies in the segment that begins at `high`, if any.
     WHILE low < high LOOP
-        SELECT s.base_offset, s.count, s.created_at, s.run_counts, s.run_times INTO segment
+        SELECT s.base_offset, s.count, s.created_at INTO segment
         FROM penstock.segments s
         WHERE s.partition_id = offset_at.partition_id AND s.base_offset <= low + (high - low) / 2
         ORDER BY s.base_offset DESC
@@ -31,12 +29,14 @@ BEGIN
             low := segment.base_offset + segment.count;
         ELSE
             high := segment.base_offset;
-            found := segment.base_offset + coalesce((
-                SELECT sum(r.messages) FILTER (WHERE r.created_at < moment)
-                FROM unnest(segment.run_counts, segment.run_times) r (messages, created_at)
-            ), 0);
         END IF;
     END LOOP;
-    RETURN found;
+    -- Once, at the end: a merged segment may have thousands of runs.
+    RETURN high + coalesce((
+        SELECT sum(r.messages)
+        FROM penstock.segments s
+        CROSS JOIN LATERAL unnest(s.run_counts, s.run_times) r (messages, created_at)
+        WHERE s.partition_id = offset_at.partition_id AND s.base_offset = high AND r.created_at < moment
+    ), 0);
 END
 $$;

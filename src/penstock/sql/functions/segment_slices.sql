@@ -6,7 +6,7 @@
 -- Parameters: the range, from start_offset up to and without stop_offset.
 -- Returns: one row per slice. Ends are those of the stored segment: the value of the slice's first message begins
 -- at body_start, and body begins there too (likewise for keys and headers). run_skip messages of the runs lie
--- before the slice.
+-- before the slice, and some may lie behind it.
 -- Calls: end_at. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.segment_slices(partition_id bigint, start_offset bigint, stop_offset bigint)
 RETURNS TABLE (
@@ -19,7 +19,10 @@ RETURNS TABLE (
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$
     SELECT
-        s.base_offset + cut.lo, cut.hi - cut.lo, s.created_at, cut.lo, s.run_counts, s.run_times,
+        s.base_offset + cut.lo, cut.hi - cut.lo, s.created_at,
+        CASE WHEN cut.singles THEN 0 ELSE cut.lo END,
+        CASE WHEN cut.singles THEN s.run_counts[cut.lo + 1 : cut.hi] ELSE s.run_counts END,
+        CASE WHEN cut.singles THEN s.run_times[cut.lo + 1 : cut.hi] ELSE s.run_times END,
         at.body_lo,
         CASE WHEN cut.whole THEN coalesce(s.body, s.body_compressed)
              ELSE substring(coalesce(s.body, s.body_compressed) FROM at.body_lo + 1 FOR at.body_hi - at.body_lo) END,
@@ -41,7 +44,9 @@ AS $$
             greatest(segment_slices.start_offset - s.base_offset, 0)::integer AS lo,
             least(segment_slices.stop_offset - s.base_offset, s.count)::integer AS hi,
             segment_slices.start_offset <= s.base_offset
-            AND segment_slices.stop_offset >= s.base_offset + s.count AS whole
+            AND segment_slices.stop_offset >= s.base_offset + s.count AS whole,
+            -- Each with a time of its own, as there may be thousands, is cut, too: whoever takes one gets one.
+            cardinality(s.run_counts) = s.count AS singles
     ) cut
     CROSS JOIN LATERAL (
         SELECT

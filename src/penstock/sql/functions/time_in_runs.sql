@@ -9,16 +9,21 @@ CREATE OR REPLACE FUNCTION penstock.time_in_runs(
     created_at timestamptz, run_counts integer[], run_times timestamptz[], index integer
 )
 RETURNS timestamptz
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $$
-    SELECT CASE WHEN run_counts IS NULL THEN created_at ELSE (
-        SELECT r.created_at
-        FROM (
-            SELECT u.created_at, sum(u.messages) OVER (ORDER BY u.position) AS until
-            FROM unnest(run_counts, run_times) WITH ORDINALITY u (messages, created_at, position)
-        ) r
-        WHERE r.until > index
-        ORDER BY r.until
-        LIMIT 1
-    ) END
+DECLARE
+    -- Assigned, and so fetched from storage once.
+    counts integer[] := run_counts;
+    run    integer := 1;
+    run_to integer := counts[1];
+BEGIN
+    IF counts IS NULL THEN
+        RETURN created_at;
+    END IF;
+    WHILE index >= run_to LOOP
+        run := run + 1;
+        run_to := run_to + counts[run];
+    END LOOP;
+    RETURN run_times[run];
+END
 $$;

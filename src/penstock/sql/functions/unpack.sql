@@ -5,7 +5,7 @@
 --
 -- Parameters: the columns of a slice, and the partition it belongs to.
 -- Returns: a row per message.
--- Calls: int32_at, time_in_runs, message_id. Tables: none.
+-- Calls: int32_at, message_id. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.unpack(
     partition_id bigint, base_offset bigint, count integer, created_at timestamptz,
     run_skip integer, run_counts integer[], run_times timestamptz[],
@@ -29,8 +29,19 @@ DECLARE
     key_to      integer;
     header_from integer := header_start;
     header_to   integer;
+    -- Likewise; and walked, because to look a time up takes as long as there are runs.
+    counts      integer[] := run_counts;
+    times       timestamptz[] := run_times;
+    run         integer := 1;
+    run_to      integer := counts[1] - run_skip;
 BEGIN
+    message_time := coalesce(times[1], created_at);
     FOR i IN 0 .. count - 1 LOOP
+        WHILE i >= run_to LOOP
+            run := run + 1;
+            run_to := run_to + counts[run];
+            message_time := times[run];
+        END LOOP;
         value_to := penstock.int32_at(ends, i);
         key_to := penstock.int32_at(key_ends, i);
         header_to := penstock.int32_at(header_ends, i);
@@ -42,7 +53,6 @@ BEGIN
             convert_from(
                 substring(all_headers FROM header_from - header_start + 1 FOR header_to - header_from), 'UTF8'
             )::jsonb END;
-        message_time := penstock.time_in_runs(created_at, run_counts, run_times, run_skip + i);
         id := penstock.message_id(partition_id, message_offset, message_time);
         RETURN NEXT;
         value_from := value_to;
