@@ -446,8 +446,7 @@ def select_slices(first: str, source: str) -> str:
 
 def slice_of(columns: Row) -> Slice:
     """Read the columns of a slice, with times in UTC whatever the session's zone."""
-    base_offset, count, created_at, *packed = columns
-    return Slice(base_offset, count, created_at.astimezone(UTC), *packed)
+    return Slice(columns[0], columns[1], columns[2].astimezone(UTC), *columns[3:])
 
 
 def encode_config(config: Mapping[str, Any]) -> str:

@@ -119,9 +119,15 @@ def pack_values(values: list[bytes], key: str | None, headers: Mapping[str, str]
 
 def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: int = 0) -> list[StoredMessage]:
     """Turn a slice into messages."""
+    plain = part.keys is None and part.headers is None and part.run_counts is None
+    if plain and part.count == 1:
+        # What was pushed singly comes as many of these.
+        value = part.body[: int.from_bytes(part.ends, "little") - part.body_start]
+        where = (part.base_offset, part.created_at, queue, partition, partition_id)
+        return [StoredMessage(value, *where, None, None, attempt)]
     values = _split(part.body, part.ends, part.body_start)
     offsets = range(part.base_offset, part.base_offset + part.count)
-    if part.keys is None and part.headers is None and part.run_counts is None:
+    if plain:
         moment = part.created_at
         return [
             StoredMessage(value, offset, moment, queue, partition, partition_id, None, None, attempt)
@@ -152,9 +158,6 @@ def ends_of(packed: bytes) -> "array[int]":
 
 
 def _split(column: bytes, packed_ends: bytes, start: int) -> list[bytes]:
-    # What was pushed singly comes as many slices of one.
-    if len(packed_ends) == 4:
-        return [column[: int.from_bytes(packed_ends, "little") - start]]
     ends = ends_of(packed_ends)
     if start:
         return [column[low - start : high - start] for low, high in pairwise(chain((start,), ends))]
