@@ -1,17 +1,18 @@
-"""Consuming in a transaction on a connection that the caller already has: psycopg, asyncpg, SQLAlchemy."""
+"""Consuming in a transaction on a connection that the caller already has: psycopg, psycopg2, asyncpg, SQLAlchemy."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import asyncpg
 import psycopg
+import psycopg2
 import pytest
 import sqlalchemy
 from psycopg.rows import dict_row
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from penstock import AsyncClient, Client
+from penstock import AsyncClient, Client, Message, StoredMessage
 
 from .groups import MODES, drain
 
@@ -62,6 +63,35 @@ def test_on_a_sqlalchemy_connection_of_ones_own(client: Client, dsn: str, mode: 
             end()
         assert (results(dsn), client.lag("q", "g")) == ([5], 0)
     engine.dispose()
+
+
+def on_sqlalchemy(dsn: str) -> Any:
+    return sqlalchemy.create_engine("postgresql+psycopg2://", creator=lambda: psycopg2.connect(dsn)).connect()
+
+
+@pytest.mark.parametrize("connect", [psycopg2.connect, on_sqlalchemy])
+def test_on_a_connection_of_psycopg2(client: Client, dsn: str, mode: str, connect: Callable[[str], Any]) -> None:
+    client.push("q", [Message(4, "key", {"traceId": "t"})], partition="keyed")
+    connection = connect(dsn)
+    for end in (connection.rollback, connection.commit):
+        messages: list[StoredMessage] = []
+        with client.transaction(connection) as tx:
+            while (batch := tx.pop("q", "g")) is not None:
+                messages += batch.messages
+                tx.push("out", [Message(message.value, message.key) for message in batch.messages], partition="p")
+                tx.ack(batch)
+        assert client.lag("q", "g") == 4
+        end()
+    connection.close()
+    assert client.lag("q", "g") == 0
+    assert [(message.value, message.key) for message in messages] == [
+        *((b"%d" % number, None) for number in (1, 2, 3)),
+        (b"4", "key"),
+    ]
+    assert (messages[-1].headers, messages[-1].id) == ({"traceId": "t"}, client.read("q", "keyed")[0].id)
+    assert [(message.value, message.key) for message in client.read("out", "p")] == [
+        (message.value, message.key) for message in messages
+    ]
 
 
 def test_on_an_asyncpg_connection_of_ones_own(client: Client, dsn: str, mode: str) -> None:

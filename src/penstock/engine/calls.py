@@ -438,7 +438,9 @@ def select_slices(first: str, source: str) -> str:
     Arrays come as bytes: see runs.py.
     """
     return (
-        f"SELECT {first}, base_offset, count, created_at, run_skip, array_send(run_counts), array_send(run_times), "  # noqa: S608
+        # By its full name, because somebody's `public.array_send(integer[])` would come before the one for all arrays.
+        f"SELECT {first}, base_offset, count, created_at, run_skip, "  # noqa: S608
+        "pg_catalog.array_send(run_counts), pg_catalog.array_send(run_times), "
         "body_start, body, ends, key_start, keys, key_ends, header_start, headers, header_ends "
         f"FROM penstock.{source}"
     )

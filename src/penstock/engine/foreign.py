@@ -5,7 +5,7 @@ Django. Each of these is recognised by what it is, and never imported here: whoe
 """
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any
@@ -38,9 +38,7 @@ def transaction_on(connection: Any) -> Iterator[Execute]:
             yield lambda call: _with_cursor(connection, call)
         case "sqlalchemy":
             bound = connection.connection() if hasattr(connection, "get_bind") else connection
-            yield lambda call: [
-                tuple(row) for row in bound.exec_driver_sql(_style(bound, call.sql), call.parameters).fetchall()
-            ]
+            yield lambda call: _plain_rows(bound.exec_driver_sql(_style(bound, call.sql), call.parameters).fetchall())
         case "django":
             from django.db import transaction
 
@@ -106,12 +104,12 @@ def _begun(begin: Callable[[], AbstractContextManager[Any]], needed: bool) -> It
 def _with_cursor(connection: Any, call: Call[Any]) -> list[Any]:
     with connection.cursor() as cursor:
         cursor.execute(_one_kind(call.sql), call.parameters)
-        return [tuple(map(_plain, row)) for row in cursor.fetchall()]
+        return _plain_rows(cursor.fetchall())
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as psycopg would: psycopg2 gives buffers for bytea."""
-    return bytes(value) if isinstance(value, memoryview) else value
+def _plain_rows(rows: Iterable[Iterable[Any]]) -> list[Any]:
+    """Return rows as psycopg would: psycopg2 gives buffers for bytea."""
+    return [tuple(bytes(value) if isinstance(value, memoryview) else value for value in row) for row in rows]
 
 
 def _style(connection: Any, sql: str) -> str:

@@ -3,11 +3,14 @@
 from time import perf_counter
 
 import pytest
+from groups.steps import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databases import Connection, Connections
 from penstock import Client, Message
+from penstock.engine import calls
+from penstock.engine.calls import Place
 
 from .interleaving import Running, gapless, offsets, push
 
@@ -176,6 +179,17 @@ def test_whoever_takes_one_message_of_thousands_gets_one_time(client: Client, sq
         " FROM penstock.partitions p, penstock.segment_slices(p.partition_id, 1000, 1001)"
     ).fetchall()
     assert sent == [(0, 1, 1)]
+
+
+def test_a_function_of_somebody_elses_is_not_called_by_whoever_reads(fresh: Connections) -> None:
+    sql = fresh.open(autocommit=True)
+    for kind in ("integer", "timestamptz"):
+        sql.execute(
+            f"CREATE FUNCTION public.array_send({kind}[]) RETURNS bytea LANGUAGE plpgsql"
+            " AS $$ BEGIN RAISE EXCEPTION 'called by %', current_user; END $$".encode()
+        )
+    push(sql)
+    assert len(run(sql, calls.read(Place("q", "p"), 0, None, None, None, 1 << 20)).slices) == 1
 
 
 def test_reading_by_sql_takes_as_long_per_message_as_from_a_batch(client: Client, sql: Connection) -> None:

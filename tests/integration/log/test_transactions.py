@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+import psycopg2
 import pytest
 import sqlalchemy as sa
 from psycopg import errors
@@ -32,6 +33,16 @@ def psycopg_in_a_transaction(dsn: str) -> Iterator[tuple[Any, Execute]]:
 
 
 @contextmanager
+def own_psycopg2(dsn: str) -> Iterator[tuple[Any, Execute]]:
+    connection = psycopg2.connect(dsn)
+    try:
+        with connection:
+            yield connection, lambda query: connection.cursor().execute(query)
+    finally:
+        connection.close()
+
+
+@contextmanager
 def closing(engine: sa.Engine) -> Iterator[None]:
     try:
         yield
@@ -40,8 +51,8 @@ def closing(engine: sa.Engine) -> Iterator[None]:
 
 
 @contextmanager
-def sqlalchemy_connection(dsn: str) -> Iterator[tuple[Any, Execute]]:
-    engine = sa.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
+def sqlalchemy_connection(dsn: str, driver: Any = psycopg) -> Iterator[tuple[Any, Execute]]:
+    engine = sa.create_engine(f"postgresql+{driver.__name__}://", creator=lambda: driver.connect(dsn))
     with closing(engine), engine.begin() as connection:
         yield connection, lambda query: connection.execute(sa.text(query))
 
@@ -59,6 +70,8 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "psycopg, in a transaction": psycopg_in_a_transaction,
     "SQLAlchemy connection": sqlalchemy_connection,
     "SQLAlchemy session": sqlalchemy_session,
+    "psycopg2": own_psycopg2,
+    "SQLAlchemy on psycopg2": lambda dsn: sqlalchemy_connection(dsn, psycopg2),
 }
 
 
