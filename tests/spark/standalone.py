@@ -51,6 +51,8 @@ class Standalone:
             **os.environ,
             "JAVA_HOME": str(java_home(resolve().home)),
             "SPARK_LOCAL_IP": host,
+            # As clusters have it, with PySpark in a zip.
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(Path(__file__).parent.parent),
         }

@@ -11,6 +11,7 @@
 | `place` | where the data folder is, when it cannot be in here |
 | `keeper.log`, `postgres.log` | what happened |
 | `data`, `server.lock` | the data folder, and a lock that every process of its server holds |
+| `java`, `spark` | homes of these for Spark |
 """
 
 import hashlib

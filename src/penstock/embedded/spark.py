@@ -10,32 +10,45 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from penstock.embedded.home import Home
+from penstock.errors import EmbeddedError
 
 
 def spark_home(folder: Path) -> Path | None:
-    """Return this home below `folder`, making it once; None where it cannot be made, and Spark's own must do."""
+    """Return this home below `folder`, making it once; None where it cannot be had, and Spark's own must do."""
     package, py4j = _installed("pyspark"), _installed("py4j")
-    if package is None or py4j is None:
+    # With another Spark beside it, PySpark would choose that one.
+    if package is None or py4j is None or (package / "spark-distribution").exists():
         return None
     # Of each PySpark one: several environments may share the folder.
     place = hashlib.sha256(os.fsencode(package)).hexdigest()[:8]
-    home = folder / "spark" / f"{version('pyspark')}-{place}"
-    if home.exists():
-        return home
+    owner = Home(folder)
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=home.parent))
-        try:
-            _link(package, py4j, draft)
-            draft.rename(home)
-        except OSError:
-            shutil.rmtree(draft)
-    except OSError:
+        home = owner.path / "spark" / f"{version('pyspark')}-{place}"
+        if not home.exists():
+            owner.prepare()
+            _make(package, py4j, home)
+    except (OSError, EmbeddedError, PackageNotFoundError):
         return None
-    # Or another process has just made it.
-    return home if home.exists() else None
+    # Somebody else's may be closed to us.
+    return home if os.access(home / "bin" / "spark-submit", os.X_OK) else None
+
+
+def _make(package: Path, py4j: Path, home: Path) -> None:
+    home.parent.mkdir(exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=home.parent))
+    try:
+        _link(package, py4j, draft)
+        draft.chmod(0o755)
+        draft.rename(home)
+    except OSError:
+        shutil.rmtree(draft)
+        # Or another process has just made it.
+        if not home.exists():
+            raise
 
 
 def _installed(name: str) -> Path | None:

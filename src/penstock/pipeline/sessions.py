@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from penstock import spark as connector
 from penstock.errors import SetupError
 from penstock.settings import Settings
-from penstock.spark.sessions import prepare
+from penstock.spark.sessions import prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,6 @@ def _connect(remote: str, said: Mapping[str, str]) -> "SparkSession":
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    prepare(remote)
     builder = SparkSession.builder.remote(remote)
     if remote.startswith("local"):
         _require_port()
@@ -59,7 +58,8 @@ def _connect(remote: str, said: Mapping[str, str]) -> "SparkSession":
     for key, value in said.items():
         builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        with prepared(remote):
+            spark = builder.getOrCreate()
         connector.register(spark)
     except PySparkException as error:
         raise SetupError(f"the Spark Connect server {remote} cannot be used: {error}") from error

@@ -3,7 +3,8 @@
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.errors import MissingExtra, SetupError
@@ -56,13 +57,17 @@ def session(
     except ImportError:
         raise MissingExtra("spark", "The Spark connector") from None
     cores = os.cpu_count() or 1
-    master = master or f"local[{cores}]"
-    prepare(master)
-    builder = SparkSession.builder.appName(name).master(master)
-    chosen = {**_DEFAULTS, "spark.sql.shuffle.partitions": str(cores), **(settings or {})}
+    builder = SparkSession.builder.appName(name)
+    chosen = {
+        **_DEFAULTS,
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.master": master or f"local[{cores}]",
+        **(settings or {}),
+    }
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with prepared(chosen["spark.master"]):
+        spark = builder.getOrCreate()
     register(spark, push_filters=push_filters)
     return spark
 
@@ -83,8 +88,9 @@ def _most_tasks(spark: "SparkSession") -> int:
     return tasks if str(context.master).startswith("local[") else max(tasks, MOST_TASKS)
 
 
-def prepare(master: str) -> None:
-    """Set what Spark needs in the environment: a Java, the Python that runs this, and a home that is quick to start."""
+@contextmanager
+def prepared(master: str) -> Iterator[None]:
+    """Set what a Spark that starts needs in the environment: a Java, the Python that runs this, and a quick home."""
     # Here, because each process of Spark's passes through this file, and only the one that starts a session needs it.
     from penstock.embedded.java import java_home
     from penstock.embedded.spark import spark_home
@@ -93,8 +99,16 @@ def prepare(master: str) -> None:
     os.environ["JAVA_HOME"] = str(java_home(folder))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Some clusters send the zips of Spark's home to their nodes.
-    if master.startswith("local") and "SPARK_HOME" not in os.environ and (home := spark_home(folder)):
-        os.environ["SPARK_HOME"] = str(home)
+    home = spark_home(folder) if master.startswith("local") and "SPARK_HOME" not in os.environ else None
+    if home is None:
+        yield
+        return
+    os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        # Spark has it by now; another one that a program of ours starts has its own.
+        del os.environ["SPARK_HOME"]
 
 
 def check_version(version: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.embedded.spark import spark_home
-from penstock.spark.sessions import prepare
+from penstock.spark.sessions import prepared
 
 
 def made(folder: Path) -> Path:
@@ -60,20 +60,45 @@ def unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         del os.environ[name]
 
 
+def homes_of(master: str) -> str | None:
+    """Return the home that a Spark of this master gets while it starts; afterwards it is as before."""
+    before = os.environ.get("SPARK_HOME")
+    with prepared(master):
+        during = os.environ.get("SPARK_HOME")
+    assert os.environ.get("SPARK_HOME") == before
+    return during
+
+
 @pytest.mark.usefixtures("unset")
 def test_where_it_cannot_be_made_sparks_own_must_do(tmp_path: Path) -> None:
     (tmp_path / "spark").touch()
     assert spark_home(tmp_path) is None
-    prepare("local[2]")
-    assert "SPARK_HOME" not in os.environ
+    assert homes_of("local[2]") is None
+
+
+def test_what_is_left_of_one_is_not_used(tmp_path: Path) -> None:
+    (made(tmp_path) / "bin").unlink()
+    assert spark_home(tmp_path) is None
+
+
+def test_a_spark_that_was_chosen_at_install_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site" / "pyspark"
+    (package / "spark-distribution").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(package.parent)
+    assert spark_home(tmp_path) is None
+
+
+def test_others_may_use_it_too_and_it_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    home = made(Path("."))
+    assert home.is_absolute()
+    assert home.stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.usefixtures("unset")
 def test_a_local_spark_gets_it_where_nobody_has_set_another(tmp_path: Path) -> None:
-    prepare("spark://head:7077")
-    assert "SPARK_HOME" not in os.environ
-    prepare("local[2]")
-    assert os.environ["SPARK_HOME"] == str(made(tmp_path))
+    assert homes_of("spark://head:7077") is None
+    assert homes_of("local[2]") == str(made(tmp_path))
     os.environ["SPARK_HOME"] = "mine"
-    prepare("local[2]")
-    assert os.environ["SPARK_HOME"] == "mine"
+    assert homes_of("local[2]") == "mine"
