@@ -4,6 +4,7 @@ A segment is an Arrow column at rest: values end to end in one buffer, and where
 Packing and unpacking work on whole buffers; what is done per message is one slice and one object.
 """
 
+import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -195,11 +196,7 @@ def _join(values: Sequence[bytes]) -> _Column:
 
 
 def _ends(values: Sequence[bytes]) -> bytes:
-    # A list first: an array that is filled one by one grows as often.
-    ends = array("i", list(accumulate(map(len, values))))
-    if sys.byteorder == "big":
-        ends.byteswap()
-    return ends.tobytes()
+    return struct.pack(f"<{len(values)}i", *accumulate(map(len, values)))
 
 
 def _cuts(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
