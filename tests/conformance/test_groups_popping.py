@@ -26,6 +26,7 @@ def test_a_pop_returns_the_messages_of_a_partition_in_order(api: Any) -> None:
     batch = api.pop("q", "g")
     assert (batch.queue, batch.group, batch.partition, len(batch)) == ("q", "g", "p", 3)
     assert (values(batch), offsets(batch)) == (["a", "b", "c"], [0, 1, 2])
+    assert list(batch) == batch.messages
     assert (batch.messages[0].key, batch.messages[0].headers) == ("k", {"h": "1"})
     assert [message.attempt for message in batch.messages] == [1, 1, 1]
     assert [message.id for message in batch.messages] == [message.id for message in api.read("q", "p")]

@@ -33,6 +33,9 @@ class _Claims:
     def __len__(self) -> int:
         return len(self.messages)
 
+    def __iter__(self) -> Iterator[StoredMessage]:
+        return iter(self.messages)
+
     def __repr__(self) -> str:
         places = ", ".join(f"{claim.partition}[{claim.start}:{claim.stop}]" for claim in self.claims)
         return f"<{type(self).__name__} of {self.queue!r} for {self.group!r}: {places}>"
