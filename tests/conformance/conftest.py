@@ -95,6 +95,9 @@ class Looped:
     def __len__(self) -> int:
         return len(self.bare)
 
+    def __iter__(self) -> Any:
+        return iter(self.bare)
+
     def __enter__(self) -> Any:
         self._loop._run(self.bare.__aenter__())
         return self

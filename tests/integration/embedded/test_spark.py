@@ -86,6 +86,8 @@ def test_a_spark_that_was_chosen_at_install_is_left_alone(tmp_path: Path, monkey
     (package / "spark-distribution").mkdir(parents=True)
     (package / "__init__.py").touch()
     monkeypatch.syspath_prepend(package.parent)
+    # As where nobody has imported it yet.
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
     assert spark_home(tmp_path) is None
 
 

@@ -1,6 +1,7 @@
 """What goes the short way answers as a cursor does, and survives what befalls a connection."""
 
 import gc
+import re
 from collections.abc import Sequence
 from typing import Any
 from weakref import ref
@@ -125,12 +126,8 @@ def test_pushing_popping_and_acknowledging_go_the_short_way(dsn: str, ways: list
         with client.transaction() as tx:
             tx.push("q", b"d", partition="p")
         assert client.partitions("q")[0].head == 4
-    assert [statement.split("(")[0].split(".")[1] for statement in ways] == [
-        "push_segment",
-        "push_segment",
-        "pop_claims",
-        "ack_claims",
-    ]
+    called = [name for statement in ways for name in re.findall(r"\bpenstock\.(\w+)\(", statement)]
+    assert called == ["push_segment", "push_segment", "pop_claims", "ack_claims"]
 
 
 async def test_an_asynchronous_push_goes_the_short_way(dsn: str, ways: list[str]) -> None:
