@@ -39,7 +39,7 @@ GRANT EXECUTE ON FUNCTION
     penstock.list_queues, penstock.list_partitions, penstock.list_scheduled, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_consumer;
 -- The views call these, and a view's functions run as the reader; none of them sees a table.
-GRANT EXECUTE ON FUNCTION penstock.unpack, penstock.int32_at, penstock.time_in_runs TO penstock_consumer;
+GRANT EXECUTE ON FUNCTION penstock.unpack, penstock.int32_at, penstock.time_in_runs, penstock.run_of TO penstock_consumer;
 GRANT SELECT ON
     penstock.messages, penstock.partition_lookup, penstock.log_counter,
     penstock.partition_consumers, penstock.consumer_offsets

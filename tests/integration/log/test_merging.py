@@ -1,5 +1,6 @@
 """Merging small segments changes how messages lie, and nothing that anybody can see."""
 
+from collections.abc import Callable
 from time import perf_counter
 
 import pytest
@@ -171,14 +172,26 @@ def test_a_merged_segment_is_sliced_by_offset_and_by_time(client: Client) -> Non
     assert [m.json() for m in client.read("q", "0", 0, 8, start_time=third.timestamp)] == [3, -3]
 
 
-def test_whoever_takes_one_message_of_thousands_gets_one_time(client: Client, sql: Connection) -> None:
-    singles(sql, 2000)
+def pairs(sql: Connection, number: int) -> None:
+    """Push so many messages two at a time."""
+    sql.execute(
+        "SELECT count(*) FROM generate_series(2, %s, 2) n, penstock.push_segment('q', '0', 2,"
+        " right('0' || n, 2)::bytea, penstock.int32_pack(1) || penstock.int32_pack(2))",
+        (number,),
+    )
+
+
+@pytest.mark.parametrize(("fill", "skip"), [(singles, 0), (pairs, 1)])
+def test_whoever_takes_one_message_of_thousands_gets_one_time(
+    client: Client, sql: Connection, fill: Callable[[Connection, int], None], skip: int
+) -> None:
+    fill(sql, 2000)
     list(client.maintain())
     sent = sql.execute(
         "SELECT run_skip, cardinality(run_counts), cardinality(run_times)"
-        " FROM penstock.partitions p, penstock.segment_slices(p.partition_id, 1000, 1001)"
+        " FROM penstock.partitions p, penstock.segment_slices(p.partition_id, 1001, 1002)"
     ).fetchall()
-    assert sent == [(0, 1, 1)]
+    assert sent == [(skip, 1, 1)]
 
 
 def test_a_function_of_somebody_elses_is_not_called_by_whoever_reads(fresh: Connections) -> None:

@@ -7,7 +7,7 @@
 -- Returns: one row per slice. Ends are those of the stored segment: the value of the slice's first message begins
 -- at body_start, and body begins there too (likewise for keys and headers). run_skip messages of the runs lie
 -- before the slice, and some may lie behind it.
--- Calls: end_at. Tables: segments (read).
+-- Calls: end_at, run_of. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.segment_slices(partition_id bigint, start_offset bigint, stop_offset bigint)
 RETURNS TABLE (
     base_offset bigint, count integer, created_at timestamptz,
@@ -20,9 +20,9 @@ LANGUAGE sql STABLE PARALLEL SAFE
 AS $$
     SELECT
         s.base_offset + cut.lo, cut.hi - cut.lo, s.created_at,
-        CASE WHEN cut.singles THEN 0 ELSE cut.lo END,
-        CASE WHEN cut.singles THEN s.run_counts[cut.lo + 1 : cut.hi] ELSE s.run_counts END,
-        CASE WHEN cut.singles THEN s.run_times[cut.lo + 1 : cut.hi] ELSE s.run_times END,
+        CASE WHEN run.is_cut THEN cut.lo - run.before ELSE cut.lo END,
+        CASE WHEN run.is_cut THEN s.run_counts[run.first : run.first + cut.hi - cut.lo - 1] ELSE s.run_counts END,
+        CASE WHEN run.is_cut THEN s.run_times[run.first : run.first + cut.hi - cut.lo - 1] ELSE s.run_times END,
         at.body_lo,
         CASE WHEN cut.whole THEN coalesce(s.body, s.body_compressed)
              ELSE substring(coalesce(s.body, s.body_compressed) FROM at.body_lo + 1 FOR at.body_hi - at.body_lo) END,
@@ -44,9 +44,7 @@ AS $$
             greatest(segment_slices.start_offset - s.base_offset, 0)::integer AS lo,
             least(segment_slices.stop_offset - s.base_offset, s.count)::integer AS hi,
             segment_slices.start_offset <= s.base_offset
-            AND segment_slices.stop_offset >= s.base_offset + s.count AS whole,
-            -- Each with a time of its own, as there may be thousands, is cut, too: whoever takes one gets one.
-            cardinality(s.run_counts) = s.count AS singles
+            AND segment_slices.stop_offset >= s.base_offset + s.count AS whole
     ) cut
     CROSS JOIN LATERAL (
         SELECT
@@ -57,6 +55,14 @@ AS $$
             CASE WHEN cut.whole THEN 0 ELSE penstock.end_at(s.header_ends, cut.lo - 1) END AS header_lo,
             CASE WHEN NOT cut.whole THEN penstock.end_at(s.header_ends, cut.hi - 1) END AS header_hi
     ) at
+    -- Runs are cut, too, since there may be thousands: whoever takes one message gets one time. A run holds a message or
+    -- more, so as many runs as messages are enough.
+    CROSS JOIN LATERAL (
+        SELECT
+            s.run_counts IS NOT NULL AND NOT cut.whole AS is_cut,
+            (penstock.run_of(s.run_counts, cut.lo, s.count))[1] AS first,
+            (penstock.run_of(s.run_counts, cut.lo, s.count))[2] AS before
+    ) run
     WHERE s.partition_id = segment_slices.partition_id
       AND s.base_offset >= coalesce((
           SELECT f.base_offset FROM penstock.segments f
