@@ -91,7 +91,8 @@ class Home:
         as_root = os.name == "posix" and os.geteuid() == 0
         try:
             if not self.path.is_dir():
-                self.path.mkdir(parents=True)
+                # Another process may be making it, too.
+                self.path.mkdir(parents=True, exist_ok=True)
                 # Root's server runs as another account, which has to pass through.
                 self.path.chmod(0o711 if as_root else 0o700)
             with tempfile.TemporaryFile(dir=self.path):

@@ -30,6 +30,15 @@ def test_ten_starts_at_once_make_one_server(new_home: Path, start_user: StartUse
     assert (new_home / "keeper.log").read_text().count("is ready") == 1
 
 
+def test_a_home_that_another_process_is_just_making_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_dir = Path.is_dir
+    # Not there when one looks, and there when one makes it.
+    looks = iter([False])
+    monkeypatch.setattr(Path, "is_dir", lambda path: next(looks, is_dir(path)))
+    Home(tmp_path).prepare()
+    assert next(looks, "looked") == "looked"
+
+
 def test_server_stops_after_the_last_user_has_left(home: Path, start_user: StartUser) -> None:
     user = start_user(home)
     assert run_sql(user.dsn, "select 1") == [1]

@@ -23,10 +23,7 @@ WRITTEN = (
     " WHERE block_ref LIKE '%%rel %%/' || (SELECT oid FROM pg_database WHERE datname = current_database()) || '/%%'"
 )
 FLUSH = "SELECT pg_stat_force_next_flush()"
-CHANGED = (
-    "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del), sum(n_dead_tup) FROM pg_stat_user_tables"
-    " WHERE schemaname = 'penstock'"
-)
+CHANGED = "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables WHERE schemaname = 'penstock'"
 
 
 @pytest.fixture
@@ -116,6 +113,8 @@ def test_two_hundred_idle_polls_of_several_clients_write_nothing(dsn: str, idle:
         idle.execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
     except psycopg.Error as error:
         pytest.skip(f"this server cannot look into its log: {error}")
+    # So that autovacuum, which writes, has nothing to do.
+    idle.execute("VACUUM ANALYZE")
     idle.execute(FLUSH)
     before = idle.execute(CHANGED).fetchall()
     assert written_by_idle_clients(dsn, idle) == 0
