@@ -20,6 +20,7 @@ DECLARE
     dropped record;
     cutoff  bigint := 0;
     held    bigint := 0;
+    low     bigint := 0;
 BEGIN
     -- Times never go back, so the segments that are too old are the first ones.
     IF settings ->> 'retention_time' IS NOT NULL THEN
@@ -48,9 +49,10 @@ BEGIN
     dropped_segments := 0;
     dropped_messages := 0;
     LOOP
-        SELECT * INTO dropped FROM penstock.drop_below(partition_id, cutoff, 500);
+        SELECT * INTO dropped FROM penstock.drop_below(partition_id, cutoff, 500, low);
         dropped_segments := dropped_segments + dropped.dropped_segments;
         dropped_messages := dropped_messages + dropped.dropped_messages;
+        low := dropped.dropped_to;
         complete := dropped.dropped_segments = 0;
         EXIT WHEN complete OR clock_timestamp() >= until;
     END LOOP;
