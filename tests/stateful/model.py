@@ -163,16 +163,16 @@ class Model:
         group = self.groups[held.group]
         track = group.tracks[held.partition]
         offsets = self.holds(held)
-        # Of a shared claim the pieces that are left are judged each by itself.
-        pieces = [offsets] if group.mode == "ordered" else list(runs(offsets))
-        for piece in pieces:
-            known = failed if failed is not None else piece[0] if len(piece) == 1 else None
-            for offset in piece:
-                del track.held[offset]
-                if known is not None and offset < known:
-                    track.done.add(offset)
-            if known in piece and track.deliveries[known] >= group.max_attempts:
-                self._bury(group, held.partition, known)
+        known = failed if failed is not None else offsets[0] if len(offsets) == 1 else None
+        for offset in offsets:
+            del track.held[offset]
+            if known is not None and offset < known:
+                track.done.add(offset)
+            elif known is not None and offset > known:
+                # Not reached: this delivery was none.
+                track.deliveries[offset] -= 1
+        if known is not None and track.deliveries[known] >= group.max_attempts:
+            self._bury(group, held.partition, known)
 
     def _bury(self, group: Group, name: str, offset: int) -> None:
         track, partition = group.tracks[name], self.partition(group, name)
@@ -210,15 +210,3 @@ class Model:
         group.lane.values += [letter.value for letter in group.letters]
         count, group.letters = len(group.letters), []
         return count
-
-
-def runs(offsets: list[int]) -> Iterator[list[int]]:
-    """Yield the unbroken runs of sorted offsets."""
-    run: list[int] = []
-    for offset in offsets:
-        if run and offset != run[-1] + 1:
-            yield run
-            run = []
-        run.append(offset)
-    if run:
-        yield run

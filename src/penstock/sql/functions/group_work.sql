@@ -18,10 +18,13 @@ AS $$
         UNION
         SELECT j.partition_id FROM penstock.journal j WHERE j.due_at IS NOT NULL AND j.group_id = target_group
     )
-    SELECT t.partition_id, j.state, greatest(j.committed, s.floor_offset), j.claimed_to, s.head_offset, j.at
+    SELECT
+        t.partition_id, j.state, greatest(j.committed, s.floor_offset), j.claimed_to, s.head_offset,
+        -- A renewal is no new claim.
+        coalesce(j.claimed_at, j.at)
     FROM touched t
     CROSS JOIN LATERAL (
-        SELECT j.state, j.committed, j.claimed_to, j.at FROM penstock.journal j
+        SELECT j.state, j.committed, j.claimed_to, j.at, j.claimed_at FROM penstock.journal j
         WHERE j.group_id = target_group AND j.partition_id = t.partition_id
         ORDER BY j.version DESC
         LIMIT 1

@@ -1,16 +1,18 @@
--- penstock.maintain(after_partition, max_partitions, min_segments)
+-- penstock.maintain(after_partition, max_partitions, min_segments, max_seconds)
 --
 -- Looks after a chunk of partitions: drops what retention says and merges small segments, and
 -- in the end trims what pushes left behind. Call it again with the
--- returned position until that is null; each call is one short transaction and blocks no push. One caller works
--- at a time; another one gets no row.
+-- returned position until that is null; each call is one short transaction and blocks no push. However much there is to
+-- drop, it is gone when that is null. One caller works at a time; another one gets no row.
 --
--- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - how many to visit.
+-- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - how many to visit; min_segments -
+-- fewer small ones are not merged; max_seconds - after which the call ends, with what is under way.
 -- Returns: what was done, and where to go on.
 -- Calls: retain_partition, merge_segments, trim_pushes, sweep_stages. Tables: queues, partitions (read), maintenance
 -- (insert, update).
 CREATE OR REPLACE FUNCTION penstock.maintain(
-    after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000, min_segments integer DEFAULT 64
+    after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000, min_segments integer DEFAULT 64,
+    max_seconds float8 DEFAULT 1
 )
 RETURNS TABLE (
     visited integer, dropped_segments bigint, dropped_messages bigint, merged_segments bigint, next_partition bigint
@@ -23,10 +25,12 @@ DECLARE
     since   timestamptz := coalesce(
         (SELECT m.looked_at - interval '10 minutes' FROM penstock.maintenance m), '-infinity'
     );
+    until   timestamptz := clock_timestamp() + make_interval(secs => max_seconds);
     place   record;
     dropped record;
     merged  integer;
     more    boolean := false;
+    ended   boolean := true;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), 0) THEN
         RETURN;
@@ -51,23 +55,25 @@ BEGIN
         visited := visited + 1;
         next_partition := place.partition_id;
         IF place.settings ->> 'retention_time' IS NOT NULL OR place.settings ->> 'retention_bytes' IS NOT NULL THEN
-            SELECT * INTO dropped FROM penstock.retain_partition(place.partition_id, place.settings, 1000);
+            SELECT * INTO dropped FROM penstock.retain_partition(place.partition_id, place.settings, until);
             dropped_segments := dropped_segments + dropped.dropped_segments;
             dropped_messages := dropped_messages + dropped.dropped_messages;
+            more := NOT dropped.complete;
         END IF;
-        LOOP
+        WHILE NOT more LOOP
             merged := penstock.merge_segments(place.partition_id, min_segments, since);
             merged_segments := merged_segments + merged;
             -- The transaction shall be short: the next one goes on with this partition.
             more := merged > 0 AND merged_segments >= 20000;
-            EXIT WHEN merged = 0 OR more;
+            EXIT WHEN merged = 0;
         END LOOP;
         IF more THEN
             next_partition := place.partition_id - 1;
-            EXIT;
         END IF;
+        ended := NOT more AND clock_timestamp() < until;
+        EXIT WHEN NOT ended;
     END LOOP;
-    IF visited < max_partitions AND NOT more THEN
+    IF visited < max_partitions AND ended THEN
         -- The pass ends with what is not of one partition; while there may be more of that, it does not end.
         next_partition := CASE
             WHEN penstock.trim_pushes(10000) >= 10000 THEN coalesce(next_partition, after_partition)
