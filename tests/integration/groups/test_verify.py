@@ -200,6 +200,14 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
     ("a dedupe id is of no partition", [REMEMBER.format(NOBODY, "0", "NULL")], {"orphan_dedupe_ids"}),
     ("a dedupe id is of no message", [REMEMBER.format("partition_id", "30", "NULL")], {"orphan_dedupe_ids"}),
     ("a dedupe id waits for nothing", [REMEMBER.format("partition_id", "NULL", "7")], {"orphan_dedupe_ids"}),
+    (
+        "a timer was put off",
+        [
+            "INSERT INTO penstock.failing_timers (kind, group_id, partition_id, place, retry_at, sqlstate, error)"
+            " VALUES ('sweep', 0, 0, 0, clock_timestamp(), 'XX001', 'oops')"
+        ],
+        {"timers_put_off"},
+    ),
     ("a dedupe id means nothing", [REMEMBER.format("partition_id", "NULL", "NULL")], {"orphan_dedupe_ids"}),
 ]
 

@@ -332,6 +332,18 @@ def test_a_sweep_publishes_a_bounded_number_of_bytes(sql: Connection) -> None:
     assert waiting(sql) == []
 
 
+def test_a_sweep_holds_no_more_than_that_at_once_but_always_one_push(sql: Connection) -> None:
+    sql.execute("SELECT penstock.create_queue('q', '{\"max_message_bytes\": 20000000}')")
+    for size in (9_000_000, 9_000_000, 17_000_000, 1):
+        sql.execute("SELECT penstock.push('q', ARRAY[repeat('x', %s)::bytea], 'p', delay => 0)", (size,))
+    published = []
+    for _ in range(4):
+        swept = sweep(sql)
+        assert swept is not None
+        published.append((swept.woken, swept.swept_to is None))
+    assert published == [(1, True), (1, True), (1, True), (1, False)]
+
+
 def test_retention_counts_from_when_it_got_its_offset(sql: Connection) -> None:
     sql.execute('SELECT penstock.create_queue(\'q\', \'{"retention_time": 3600, "retention_rule": "drop_and_count"}\')')
     schedule(sql, "x")

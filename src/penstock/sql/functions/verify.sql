@@ -129,4 +129,6 @@ AS $$
        OR (k.scheduled_id IS NULL) <> (k.message_offset IS NOT NULL)
        OR k.scheduled_id IS NOT NULL
        AND NOT EXISTS (SELECT 1 FROM penstock.scheduled w WHERE w.scheduled_id = k.scheduled_id)
+    UNION ALL
+    SELECT 'timers_put_off', count(*), 'timers that failed: list_failing_timers says why' FROM penstock.failing_timers f
 $$;
