@@ -6,7 +6,7 @@
 --
 -- Parameters: the queue and its max_message_bytes, then the packed columns.
 -- Returns: nothing; raises invalid_parameter_value or program_limit_exceeded.
--- Calls: int32_at, require_texts. Tables: none.
+-- Calls: int32_at, texts_are_plain, require_texts. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.require_packed(
     queue_name  text,
     allowed     integer,
@@ -59,7 +59,7 @@ BEGIN
             bytes, most_bytes
             USING ERRCODE = 'program_limit_exceeded', HINT = 'Push fewer messages in one segment.';
     END IF;
-    IF keys IS NOT NULL OR headers IS NOT NULL THEN
+    IF (keys IS NOT NULL OR headers IS NOT NULL) AND NOT penstock.texts_are_plain(keys, headers) THEN
         PERFORM penstock.require_texts(count, keys, key_ends, headers, header_ends);
     END IF;
 END
