@@ -3,7 +3,8 @@
 -- Looks after a chunk of partitions: drops what retention says and merges small segments, and
 -- in the end trims what pushes left behind. Call it again with the
 -- returned position until that is null; each call is one short transaction and blocks no push. One caller works
--- at a time; another one gets no row.
+-- at a time; another one gets no row. A partition in which somebody holds a lock, as a push above READ COMMITTED does, is left
+-- to the next pass.
 --
 -- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - how many to visit.
 -- Returns: what was done, and where to go on.
@@ -17,6 +18,7 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10ms'
 AS $$
 DECLARE
     -- A push that was under way when somebody looked may have committed since, with a time from before.
@@ -25,6 +27,7 @@ DECLARE
     );
     place   record;
     dropped record;
+    before  bigint[];
     merged  integer;
     more    boolean := false;
 BEGIN
@@ -34,7 +37,11 @@ BEGIN
     IF after_partition = 0 THEN
         INSERT INTO penstock.maintenance (began_at) VALUES (clock_timestamp())
         ON CONFLICT (one) DO UPDATE SET began_at = excluded.began_at;
-        PERFORM penstock.sweep_stages();
+        BEGIN
+            PERFORM penstock.sweep_stages();
+        EXCEPTION WHEN lock_not_available THEN
+            NULL; -- the next pass comes here again
+        END;
     END IF;
     visited := 0;
     dropped_segments := 0;
@@ -50,18 +57,28 @@ BEGIN
     LOOP
         visited := visited + 1;
         next_partition := place.partition_id;
-        IF place.settings ->> 'retention_time' IS NOT NULL OR place.settings ->> 'retention_bytes' IS NOT NULL THEN
-            SELECT * INTO dropped FROM penstock.retain_partition(place.partition_id, place.settings, 1000);
-            dropped_segments := dropped_segments + dropped.dropped_segments;
-            dropped_messages := dropped_messages + dropped.dropped_messages;
-        END IF;
-        LOOP
-            merged := penstock.merge_segments(place.partition_id, min_segments, since);
-            merged_segments := merged_segments + merged;
-            -- The transaction shall be short: the next one goes on with this partition.
-            more := merged > 0 AND merged_segments >= 20000;
-            EXIT WHEN merged = 0 OR more;
-        END LOOP;
+        before := ARRAY[dropped_segments, dropped_messages, merged_segments];
+        BEGIN
+            IF place.settings ->> 'retention_time' IS NOT NULL OR place.settings ->> 'retention_bytes' IS NOT NULL THEN
+                SELECT * INTO dropped FROM penstock.retain_partition(place.partition_id, place.settings, 1000);
+                dropped_segments := dropped_segments + dropped.dropped_segments;
+                dropped_messages := dropped_messages + dropped.dropped_messages;
+            END IF;
+            LOOP
+                merged := penstock.merge_segments(place.partition_id, min_segments, since);
+                merged_segments := merged_segments + merged;
+                -- The transaction shall be short: the next one goes on with this partition.
+                more := merged > 0 AND merged_segments >= 20000;
+                EXIT WHEN merged = 0 OR more;
+            END LOOP;
+        EXCEPTION WHEN lock_not_available THEN
+            -- What this partition had to count was undone with it.
+            dropped_segments := before[1];
+            dropped_messages := before[2];
+            merged_segments := before[3];
+            -- The next pass must look as far back as this one did.
+            UPDATE penstock.maintenance SET began_at = looked_at;
+        END;
         IF more THEN
             next_partition := place.partition_id - 1;
             EXIT;

@@ -19,10 +19,12 @@ CREATE TABLE penstock.failing_timers (
     )
 );
 
--- The transactions that held the shared lock of the queue when the group was first seen: they may have pushed without
--- knowing of it. Null before they were looked up, empty once all of them have ended.
-ALTER TABLE penstock.consumer_groups ADD COLUMN awaited text[];
-UPDATE penstock.consumer_groups SET awaited = '{}';
+-- `awaited`: the transactions that held the shared lock of the queue when the group could first be seen: they may push without
+-- knowing of it. Null before they were looked up, empty once all of them have ended. `created_in`: the transaction that
+-- created the group; while it has not ended, nobody else can know of the group.
+ALTER TABLE penstock.consumer_groups
+    ADD COLUMN awaited    text[],
+    ADD COLUMN created_in xid8;
 
 -- Where a group that does not read all there is began in a partition. Only `verify` looks: nothing that was pushed since the
 -- group came into being may lie before.
