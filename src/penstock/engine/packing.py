@@ -8,12 +8,14 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import accumulate, chain, pairwise, repeat
 from typing import NamedTuple
 
 import msgspec
 
+from penstock.engine.decoding import decode_headers, decode_key
 from penstock.engine.messages import Message, StoredMessage
 from penstock.engine.runs import moments, read_runs, stamp_of
 from penstock.errors import InvalidInput
@@ -107,15 +109,22 @@ def pack(messages: Sequence[Message]) -> list[Segment]:
     """Pack messages of one partition, whose values are bytes, into as few segments as the caps allow."""
     values: list[bytes] = [message.value for message in messages]
     if (whole := _whole(values)) is not None:
-        return [_segment(messages, whole)]
-    return [_segment(messages[low:high], _join(values[low:high])) for low, high in _cuts(values)]
+        return _capped(messages, _segment(messages, whole))
+    segments: list[Segment] = []
+    for low, high in _cuts(values):
+        segments += _capped(messages[low:high], _segment(messages[low:high], _join(values[low:high])))
+    return segments
 
 
 def pack_values(values: list[bytes], key: str | None, headers: Mapping[str, str] | None) -> list[Segment]:
     """Pack values that share their key and headers: what is done per message is its length."""
     if (whole := _whole(values)) is not None:
-        return [_alike(len(values), whole, key, headers)]
-    return [_alike(high - low, _join(values[low:high]), key, headers) for low, high in _cuts(values)]
+        segments = [_alike(len(values), whole, key, headers)]
+    else:
+        segments = [_alike(high - low, _join(values[low:high]), key, headers) for low, high in _cuts(values)]
+    if any(segment.count > 1 and _envelope_bytes(segment) > MAX_SEGMENT_BYTES for segment in segments):
+        return pack([Message(value, key=key, headers=headers) for value in values])
+    return segments
 
 
 def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: int = 0) -> list[StoredMessage]:
@@ -134,19 +143,32 @@ def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: 
             StoredMessage(value, offset, moment, queue, partition, partition_id, None, None, attempt)
             for offset, value in zip(offsets, values, strict=True)
         ]
-    keys: Iterator[str | None] = repeat(None, part.count)
+    keys: Iterable[str | None] = repeat(None, part.count)
     if part.keys is not None and part.key_ends is not None:
-        keys = (key.decode() or None for key in _split(part.keys, part.key_ends, part.key_start))
-    headers: Iterator[dict[str, str] | None] = repeat(None, part.count)
+        keys = _keys(part.keys, part.key_ends, part.key_start)
+    headers: Iterable[dict[str, str] | None] = repeat(None, part.count)
     if part.headers is not None and part.header_ends is not None:
-        headers = (
-            _headers_decoder.decode(text) if text else None
-            for text in _split(part.headers, part.header_ends, part.header_start)
-        )
+        headers = _all_headers(part.headers, part.header_ends, part.header_start)
     return [
         StoredMessage(value, offset, moment, queue, partition, partition_id, key, header, attempt)
         for value, offset, moment, key, header in zip(values, offsets, part.times(), keys, headers, strict=True)
     ]
+
+
+def _keys(column: bytes, ends: bytes, start: int) -> list[str | None]:
+    packed = _split(column, ends, start)
+    with suppress(UnicodeDecodeError):
+        if b"\0" not in column:
+            return [key.decode() or None for key in packed]
+    return list(map(decode_key, packed))
+
+
+def _all_headers(column: bytes, ends: bytes, start: int) -> list[dict[str, str] | None]:
+    packed = _split(column, ends, start)
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if b"\\u0000" not in column:
+            return [_headers_decoder.decode(text) if text else None for text in packed]
+    return list(map(decode_headers, packed))
 
 
 def ends_of(packed: bytes) -> "array[int]":
@@ -173,6 +195,18 @@ def _segment(messages: Sequence[Message], values: _Column) -> Segment:
     if any(message.headers for message in messages):
         headers = _join([_headers(message.headers) for message in messages])
     return Segment(len(messages), *values, *keys, *headers)
+
+
+def _capped(messages: Sequence[Message], segment: Segment) -> list[Segment]:
+    """Cut a segment whose keys and headers are too large by themselves."""
+    if segment.count == 1 or _envelope_bytes(segment) <= MAX_SEGMENT_BYTES:
+        return [segment]
+    half = len(messages) // 2
+    return pack(messages[:half]) + pack(messages[half:])
+
+
+def _envelope_bytes(segment: Segment) -> int:
+    return len(segment.keys or b"") + len(segment.headers or b"")
 
 
 def _alike(count: int, values: _Column, key: str | None, headers: Mapping[str, str] | None) -> Segment:

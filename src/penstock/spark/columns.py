@@ -52,7 +52,12 @@ def record_batch(slices: Sequence[tuple[int, Slice]], pages: Sequence[Page]) -> 
             pa.array(offsets),
             arrow.texts([(part.keys, part.key_ends, part.key_start) for part in parts], stops, count),
             arrow.values(pa.binary(), [(part.body, part.ends, part.body_start) for part in parts], stops, count),
-            arrow.texts([(part.headers, part.header_ends, part.header_start) for part in parts], stops, count),
+            arrow.texts(
+                [(part.headers, part.header_ends, part.header_start) for part in parts],
+                stops,
+                count,
+                arrow.shown_headers,
+            ),
             times,
             _ids(partition_ids, offsets, times),
         ],

@@ -27,7 +27,7 @@ GRANT EXECUTE ON FUNCTION
     penstock.ack, penstock.ack_claims, penstock.nack, penstock.nack_claim,
     penstock.renew, penstock.renew_claims, penstock.release_claim,
     penstock.ack_ranges, penstock.nack_range, penstock.renew_ranges, penstock.release_range, penstock.sweep, penstock.create_group,
-    penstock.lag, penstock.list_groups, penstock.list_claims, penstock.history,
+    penstock.lag, penstock.list_groups, penstock.list_claims, penstock.list_failing_timers, penstock.history,
     penstock.list_dead_letters, penstock.count_dead_letters,
     penstock.read, penstock.read_segments, penstock.get, penstock.get_segment,
     penstock.source_heads, penstock.source_places, penstock.offsets_at, penstock.plan_ranges, penstock.read_ranges,
@@ -39,7 +39,8 @@ GRANT EXECUTE ON FUNCTION
     penstock.list_queues, penstock.list_partitions, penstock.list_scheduled, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_consumer;
 -- The views call these, and a view's functions run as the reader; none of them sees a table.
-GRANT EXECUTE ON FUNCTION penstock.unpack, penstock.int32_at, penstock.time_in_runs, penstock.run_of TO penstock_consumer;
+GRANT EXECUTE ON FUNCTION penstock.unpack, penstock.int32_at, penstock.time_in_runs, penstock.run_of,
+    penstock.decoded_key, penstock.decoded_headers TO penstock_consumer;
 GRANT SELECT ON
     penstock.messages, penstock.partition_lookup, penstock.log_counter,
     penstock.partition_consumers, penstock.consumer_offsets

@@ -200,6 +200,25 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
     ("a dedupe id is of no partition", [REMEMBER.format(NOBODY, "0", "NULL")], {"orphan_dedupe_ids"}),
     ("a dedupe id is of no message", [REMEMBER.format("partition_id", "30", "NULL")], {"orphan_dedupe_ids"}),
     ("a dedupe id waits for nothing", [REMEMBER.format("partition_id", "NULL", "7")], {"orphan_dedupe_ids"}),
+    (
+        "a group began too late",
+        [
+            "UPDATE penstock.consumer_groups SET subscription = 'new', created_at = '-infinity' WHERE name = 'g'",
+            "INSERT INTO penstock.beginnings SELECT group_id, partition_id, 7 FROM penstock.consumer_groups,"
+            " penstock.partitions p WHERE p.name = 'ready'",
+            "DELETE FROM penstock.beginnings USING penstock.consumer_groups g WHERE g.name = 's'"
+            " AND g.group_id = beginnings.group_id",
+        ],
+        {"messages_passed_over"},
+    ),
+    (
+        "a timer was put off",
+        [
+            "INSERT INTO penstock.failing_timers (kind, group_id, partition_id, place, retry_at, sqlstate, error)"
+            " VALUES ('sweep', 0, 0, 0, clock_timestamp(), 'XX001', 'oops')"
+        ],
+        {"timers_put_off"},
+    ),
     ("a dedupe id means nothing", [REMEMBER.format("partition_id", "NULL", "NULL")], {"orphan_dedupe_ids"}),
 ]
 

@@ -32,7 +32,7 @@ BEGIN
     ), placed AS (
         SELECT
             m.*,
-            sum(octet_length(m.value)) OVER running / 1048576 AS megabyte,
+            sum(octet_length(m.value) + octet_length(m.key) + octet_length(m.header)) OVER running / 1048576 AS megabyte,
             row_number() OVER running / 10000 AS myriad
         FROM message m
         WINDOW running AS (PARTITION BY m.place ORDER BY m.position)

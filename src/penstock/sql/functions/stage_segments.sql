@@ -12,7 +12,7 @@
 -- header_ends - where each value ends, counted anew from 0 in every segment. A segment whose keys are all empty has
 -- none, and so with headers.
 -- Returns: nothing; raises object_not_in_prerequisite_state when the stage was given up or is published already.
--- Calls: require_names, require_packed, column_starts, compresses, effective_settings. Tables: stages (lock), staged,
+-- Calls: require_names, require_packed, require_texts, texts_are_plain, column_starts, compresses, effective_settings. Tables: stages (lock), staged,
 -- segments (insert), queues (read).
 CREATE OR REPLACE FUNCTION penstock.stage_segments(
     stage           bigint,
@@ -48,8 +48,6 @@ BEGIN
         RAISE EXCEPTION 'queue_names, partition_names and counts must be of one length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- The commit that publishes waits for the log, and for all before it; this one need not.
-    PERFORM set_config('synchronous_commit', 'off', true);
     -- Held until we commit: whoever publishes or gives up the stage sees these segments, or we find it gone.
     PERFORM 1 FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
     IF NOT FOUND THEN
@@ -99,6 +97,17 @@ BEGIN
             (SELECT q.settings FROM penstock.queues q WHERE q.name = k.name), penstock.effective_settings('{}')
         ) AS settings
     ) q;
+    -- All keys and headers at once; only where something may be wrong, segment by segment.
+    IF (keys IS NOT NULL OR headers IS NOT NULL) AND NOT penstock.texts_are_plain(keys, headers) THEN
+        PERFORM penstock.require_texts(
+            counts[nth],
+            substring(keys FROM key_starts[nth] + 1 FOR key_starts[nth + 1] - key_starts[nth]),
+            substring(key_ends FROM 4 * firsts[nth] + 1 FOR 4 * counts[nth]),
+            substring(headers FROM header_starts[nth] + 1 FOR header_starts[nth + 1] - header_starts[nth]),
+            substring(header_ends FROM 4 * firsts[nth] + 1 FOR 4 * counts[nth])
+        )
+        FROM generate_series(1, cardinality(counts)) nth;
+    END IF;
     -- Only a segment that is over the limit as a whole can hold a message that is.
     PERFORM penstock.require_packed(
         s.queue_name, s.allowed, counts[s.nth], substring(body FROM body_starts[s.nth] + 1 FOR s.size),
@@ -110,7 +119,11 @@ BEGIN
             body_starts[u.nth + 1] - body_starts[u.nth] AS size
         FROM unnest(queue_names) WITH ORDINALITY u (queue_name, nth)
     ) s
-    WHERE s.size > s.allowed;
+    WHERE s.size > least(s.allowed, 67108864);
+    IF coalesce(octet_length(keys), 0)::bigint + coalesce(octet_length(headers), 0) > 67108864 THEN
+        RAISE EXCEPTION 'the keys and headers that are staged at once may have 67108864 bytes'
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Stage fewer messages at once.';
+    END IF;
     INSERT INTO penstock.segments (
         partition_id, base_offset, created_at, count, bytes,
         body, body_compressed, ends, keys, key_ends, headers, header_ends

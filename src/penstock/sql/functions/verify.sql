@@ -4,7 +4,7 @@
 -- moment.
 --
 -- Returns: a row per check: its name, how many violate it, and what it means.
--- Calls: partition_span, offset_limit. Tables: all (read).
+-- Calls: partition_span, offset_limit, offset_at. Tables: all (read).
 CREATE OR REPLACE FUNCTION penstock.verify()
 RETURNS TABLE (check_name text, violations bigint, meaning text)
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -78,10 +78,12 @@ AS $$
     FROM newest n
     JOIN spans s ON s.partition_id = n.partition_id
     WHERE n.state = 'i' AND s.head_offset > greatest(n.committed, s.floor_offset)
+      AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
     UNION ALL
     SELECT 'work_not_taken_up', count(*), 'messages to read in a partition that its group does not know' FROM spans s
     JOIN penstock.consumer_groups g ON g.queue_id = s.queue_id AND (s.lane_of IS NULL OR s.lane_of = g.group_id)
-    WHERE g.subscription = 'all' AND g.enrolled_to IS NULL AND s.head_offset > s.floor_offset
+    WHERE g.enrolled_to IS NULL AND s.head_offset > s.floor_offset
+      AND (g.subscription = 'all' OR s.newest_at >= CASE WHEN g.subscription = 'new' THEN g.created_at ELSE g.from_time END)
       AND NOT EXISTS (SELECT 1 FROM newest n WHERE n.group_id = g.group_id AND n.partition_id = s.partition_id)
       AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
     UNION ALL
@@ -129,4 +131,12 @@ AS $$
        OR (k.scheduled_id IS NULL) <> (k.message_offset IS NOT NULL)
        OR k.scheduled_id IS NOT NULL
        AND NOT EXISTS (SELECT 1 FROM penstock.scheduled w WHERE w.scheduled_id = k.scheduled_id)
+    UNION ALL
+    SELECT 'messages_passed_over', count(*), 'a group that began after a message that was for it' FROM penstock.beginnings b
+    JOIN penstock.consumer_groups g ON g.group_id = b.group_id
+    WHERE b.base_offset > penstock.offset_at(
+        b.partition_id, CASE WHEN g.subscription = 'new' THEN g.created_at ELSE g.from_time END
+    )
+    UNION ALL
+    SELECT 'timers_put_off', count(*), 'timers that failed: list_failing_timers says why' FROM penstock.failing_timers f
 $$;
