@@ -33,11 +33,11 @@ from .test_reading import rows
 
 
 def fill(client: Client) -> None:
-    """Keys, headers, neither and both; a merged segment; two days; a name that is no name of a folder."""
+    """Keys, headers, neither and both; null values; a merged segment; two days; a name that is no name of a folder."""
     client.push("in", [Message(b"a", key="k1"), Message(b"", headers={"h": "1"}), Message("ü".encode())], partition="p")
     for number in range(70):
         client.push("in", b"%d" % number, partition="s/=%", key="k")
-    client.push("in", [b"more"] * 5, partition="p")
+    client.push("in", [b"more", None, b"more", None, b"more"], partition="p")
     list(client.maintain())
     client.push("in", [Message(b"both", key="ü", headers={"x": "y"})], partition="s/=%")
     with psycopg.connect(client.dsn) as connection:

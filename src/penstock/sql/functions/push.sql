@@ -4,7 +4,7 @@
 -- with the caller's transaction. Locks and retryable errors are those of push_segments; what delays and dedupe ids do
 -- is said at push_with_options.
 --
--- Parameters: messages - the values; partition_name - where to, or null: then a message with a key goes to
+-- Parameters: messages - the values, which may be null; partition_name - where to, or null: then a message with a key goes to
 -- partition_for_key, one with a dedupe id likewise to the id's, and the others, together, to one of the queue's spread;
 -- keys, headers and dedupe_ids - one per message, or null. Headers are JSON objects of strings; delay - seconds until
 -- all of them are due, or at - the time, or neither.

@@ -23,6 +23,8 @@ DECLARE
     all_values  bytea := body || ''::bytea;
     all_keys    bytea := keys || ''::bytea;
     all_headers bytea := headers || ''::bytea;
+    -- As null_flags, which readers of the views may not call.
+    nulls       bytea := CASE WHEN octet_length(ends) > 4 * count THEN substring(ends FROM 4 * count + 1) END;
     value_from  integer := body_start;
     value_to    integer;
     key_from    integer := key_start;
@@ -46,7 +48,8 @@ BEGIN
         key_to := penstock.int32_at(key_ends, i);
         header_to := penstock.int32_at(header_ends, i);
         message_offset := base_offset + i;
-        payload := substring(all_values FROM value_from - body_start + 1 FOR value_to - value_from);
+        payload := CASE WHEN nulls IS NULL OR get_byte(nulls, i) = 0 THEN
+            substring(all_values FROM value_from - body_start + 1 FOR value_to - value_from) END;
         message_key := CASE WHEN key_to > key_from THEN
             convert_from(substring(all_keys FROM key_from - key_start + 1 FOR key_to - key_from), 'UTF8') END;
         message_headers := CASE WHEN header_to > header_from THEN
