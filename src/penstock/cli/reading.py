@@ -19,7 +19,7 @@ json_option = click.option(
     "form",
     flag_value="json",
     help="Print envelopes, one JSON object per line: queue, partition, offset, id, timestamp, key, headers, and the "
-    "value as value (JSON), value_text (other text) or value_base64 (neither).",
+    "value as value (JSON, or null for a null value), value_text (other text) or value_base64 (neither).",
 )
 raw_option = click.option("--raw", "form", flag_value="raw", help="Print the bytes as they are, with nothing between.")
 

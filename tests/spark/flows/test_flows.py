@@ -354,7 +354,7 @@ def test_a_flow_without_a_schema_hands_on_messages_as_they_are(plant: Plant) -> 
 def test_a_null_value_is_a_row_of_nulls_unless_the_schema_wants_a_column(plant: Plant) -> None:
     plant.client.push("in", [Message(None, key="gone"), Message({"id": 1}, key="here"), b"null"], partition="p")
     keep = Flow("keep", source="in", schema="id long").to(
-        "out", key="message.key", value="if(id IS NULL, NULL, to_json(named_struct('id', id)))"
+        "out", key="_message.key", value="if(id IS NULL, NULL, to_json(named_struct('id', id)))"
     )
     strict = Flow("strict", source="in", schema="id long NOT NULL").to("other")
     assert plant.drain(keep, strict), plant.said
