@@ -55,7 +55,7 @@ BEGIN
         string_agg(e.value, '' ORDER BY e.position),
         string_agg(penstock.int32_pack(e.value_end::integer), '' ORDER BY e.position)
             || CASE max(e.is_null)
-                WHEN 1 THEN string_agg(set_byte('\x00', 0, e.is_null), '' ORDER BY e.position) ELSE ''
+                WHEN 1 THEN string_agg(set_byte(decode('00', 'hex'), 0, e.is_null), '' ORDER BY e.position) ELSE ''
             END,
         string_agg(e.key, '' ORDER BY e.position),
         string_agg(penstock.int32_pack(e.key_end::integer), '' ORDER BY e.position),

@@ -51,7 +51,7 @@ BEGIN
             e.place, count(*)::integer AS count,
             string_agg(e.value, '' ORDER BY e.position) AS body,
             string_agg(penstock.int32_pack(e.value_end::integer), '' ORDER BY e.position) AS ends,
-            string_agg(set_byte('\x00', 0, e.is_null::integer), '' ORDER BY e.position)
+            string_agg(set_byte(decode('00', 'hex'), 0, e.is_null::integer), '' ORDER BY e.position)
                 FILTER (WHERE some_null) AS nulls,
             nullif(string_agg(e.key, '' ORDER BY e.position), '') AS keys,
             string_agg(penstock.int32_pack(e.key_end::integer), '' ORDER BY e.position) AS key_ends,
@@ -62,7 +62,8 @@ BEGIN
         GROUP BY e.place, e.megabyte, e.myriad
     )
     SELECT
-        p.place, p.count, p.body, p.ends || CASE WHEN position('\x01'::bytea IN p.nulls) > 0 THEN p.nulls ELSE '' END,
+        p.place, p.count, p.body,
+        p.ends || CASE WHEN position(decode('01', 'hex') IN p.nulls) > 0 THEN p.nulls ELSE '' END,
         p.keys, CASE WHEN p.keys IS NOT NULL THEN p.key_ends END,
         p.headers, CASE WHEN p.headers IS NOT NULL THEN p.header_ends END,
         p.positions

@@ -39,7 +39,7 @@ BEGIN
             count, 4 * count
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF btrim(penstock.null_flags(count, ends), '\x0001') <> '' THEN
+    IF btrim(penstock.null_flags(count, ends), decode('0001', 'hex')) <> '' THEN
         RAISE EXCEPTION 'the bytes after the ends say which values are null, and must be 0 or 1'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;

@@ -85,7 +85,7 @@ BEGIN
         AND (keys IS NULL) = (key_ends IS NULL) AND (headers IS NULL) = (header_ends IS NULL)
         AND coalesce(octet_length(key_ends), 4 * total) = 4 * total
         AND coalesce(octet_length(header_ends), 4 * total) = 4 * total
-        AND coalesce(btrim(nulls, '\x0001'), '') = ''
+        AND coalesce(btrim(nulls, decode('0001', 'hex')), '') = ''
     ) IS NOT TRUE THEN
         RAISE EXCEPTION 'a packed column needs four bytes of ends for each message'
             USING ERRCODE = 'invalid_parameter_value';
@@ -125,7 +125,7 @@ BEGIN
         s.body_size + s.key_size + s.header_size,
         CASE WHEN NOT c.compressed THEN substring(stage_segments.body FROM s.body_start FOR s.body_size) END,
         CASE WHEN c.compressed THEN substring(stage_segments.body FROM s.body_start FOR s.body_size) END,
-        CASE WHEN position('\x01'::bytea IN n.flags) > 0
+        CASE WHEN position(decode('01', 'hex') IN n.flags) > 0
             THEN substring(stage_segments.ends FROM s.first + 1 FOR 4 * s.count) || n.flags
             ELSE substring(stage_segments.ends FROM s.first + 1 FOR 4 * s.count)
         END,
