@@ -15,7 +15,7 @@ class Partition:
     """A lane: the values of all offsets, of which those below the floor are dropped."""
 
     name: str
-    values: list[int] = field(default_factory=list)
+    values: list[int | None] = field(default_factory=list)
     floor: int = 0
     # A lane of one group's own, for what it redrives.
     private: bool = False
@@ -42,7 +42,7 @@ class Letter:
     """A dead letter."""
 
     offset: int
-    value: int
+    value: int | None
     attempts: int
 
 
@@ -82,7 +82,7 @@ class Model:
             done = set(range(partition.head)) if only_new else set[int]()
             group.tracks[partition.name] = Track(done)
 
-    def push(self, name: str, values: list[int]) -> int:
+    def push(self, name: str, values: list[int | None]) -> int:
         """Append; return the first offset."""
         if name not in self.partitions:
             self.partitions[name] = Partition(name)

@@ -117,9 +117,10 @@ def pop(
     has ended. Prints nothing, and exits with 0, when there is nothing.
 
     --exec gives the command the value on standard input, and in the environment PENSTOCK_QUEUE, PENSTOCK_GROUP,
-    PENSTOCK_PARTITION, PENSTOCK_OFFSET, PENSTOCK_ID, PENSTOCK_KEY (if there is one) and PENSTOCK_ATTEMPT. Each message
-    is acknowledged when its command is done. One that fails is retried, with the reason `exit N`, and finally becomes a
-    dead letter. The lease is renewed meanwhile. With --follow this is a worker: run as many as you like.
+    PENSTOCK_PARTITION, PENSTOCK_OFFSET, PENSTOCK_ID, PENSTOCK_KEY (if there is one), PENSTOCK_ATTEMPT, and
+    PENSTOCK_NULL=1 where the value is null and standard input empty. Each message is acknowledged when its command is
+    done. One that fails is retried, with the reason `exit N`, and finally becomes a dead letter. The lease is
+    renewed meanwhile. With --follow this is a worker: run as many as you like.
 
     Ctrl-C and SIGTERM give back what is not done, end the command, and exit with 130.
     """

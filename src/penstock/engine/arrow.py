@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
         pa.field("partition", pa.string(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("key", pa.string()),
-        pa.field("value", pa.binary(), nullable=False),
+        pa.field("value", pa.binary()),
         pa.field("headers", pa.string()),
         pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
     ]
@@ -48,7 +48,7 @@ def record_batch(queue: str, partition: str, parts: Sequence[Slice]) -> Any:
             pa.repeat(partition, count),
             _offsets(parts, count),
             texts([(part.keys, part.key_ends, part.key_start) for part in parts], stops, count),
-            values(pa.binary(), [(part.body, part.ends, part.body_start) for part in parts], stops, count),
+            payloads(parts, stops, count),
             texts([(part.headers, part.header_ends, part.header_start) for part in parts], stops, count, shown_headers),
             times(parts, stops),
         ],
@@ -67,6 +67,17 @@ def values(kind: Any, columns: Sequence[tuple[bytes, bytes, int]], stops: Any, c
         ends = pc.add(stored, spread(stops, pa.array(shifts, pa.int32()))).buffers()[1]
     offsets = pa.py_buffer(b"\0\0\0\0" + memoryview(ends))
     return pa.Array.from_buffers(kind, count, [None, offsets, pa.py_buffer(b"".join(bodies))])
+
+
+def payloads(parts: Sequence[Slice], stops: Any, count: int) -> Any:
+    """Join the values of slices. Only where some are null is there a buffer that says which are not."""
+    if all(len(part.ends) == 4 * part.count for part in parts):
+        return values(pa.binary(), [(part.body, part.ends, part.body_start) for part in parts], stops, count)
+    columns = [(part.body, part.ends[: 4 * part.count], part.body_start) for part in parts]
+    _, offsets, data = values(pa.binary(), columns, stops, count).buffers()
+    nulls = b"".join([part.ends[4 * part.count :] or bytes(part.count) for part in parts])
+    valid = pc.equal(pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(nulls)]), 0)
+    return pa.Array.from_buffers(pa.binary(), count, [valid.buffers()[1], offsets, data])
 
 
 def texts(

@@ -93,7 +93,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     offset: int
     message_id: UUID
     timestamp: datetime
-    value: bytes
+    value: bytes | None
     key: str | None
     headers: dict[str, str] | None
     reason: str

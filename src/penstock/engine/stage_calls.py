@@ -25,7 +25,8 @@ Column = bytes | memoryview | None
 class Part(NamedTuple):
     """Some segments, which are sent at once: an entry of the lists for each.
 
-    Their columns lie end to end, and ends count anew in every segment.
+    Their columns lie end to end, and ends count anew in every segment. Where some values are null, a byte per message
+    follows all ends.
     """
 
     queues: list[str]

@@ -20,7 +20,7 @@ ARROW = pa.schema(
         pa.field("partition", pa.string(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("key", pa.string()),
-        pa.field("value", pa.binary(), nullable=False),
+        pa.field("value", pa.binary()),
         pa.field("headers", pa.string()),
         pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
         pa.field("id", pa.string(), nullable=False),
@@ -51,7 +51,7 @@ def record_batch(slices: Sequence[tuple[int, Slice]], pages: Sequence[Page]) -> 
             _names([home.partition for home in homes], stops, count),
             pa.array(offsets),
             arrow.texts([(part.keys, part.key_ends, part.key_start) for part in parts], stops, count),
-            arrow.values(pa.binary(), [(part.body, part.ends, part.body_start) for part in parts], stops, count),
+            arrow.payloads(parts, stops, count),
             arrow.texts(
                 [(part.headers, part.header_ends, part.header_start) for part in parts],
                 stops,

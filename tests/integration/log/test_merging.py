@@ -19,7 +19,7 @@ from .interleaving import Running, gapless, offsets, push
 relaxed = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 messages = st.builds(
     Message,
-    value=st.binary(max_size=9),
+    value=st.none() | st.binary(max_size=9),
     key=st.none() | st.text("aü", min_size=1, max_size=3),
     headers=st.none() | st.dictionaries(st.text("hk", max_size=2), st.text("vö", max_size=3), min_size=1, max_size=2),
 )

@@ -6,7 +6,7 @@
 --
 -- Parameters: the queue and its max_message_bytes, then the packed columns.
 -- Returns: nothing; raises invalid_parameter_value or program_limit_exceeded.
--- Calls: int32_at, texts_are_plain, require_texts. Tables: none.
+-- Calls: int32_at, null_flags, texts_are_plain, require_texts. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.require_packed(
     queue_name  text,
     allowed     integer,
@@ -31,7 +31,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF body IS NULL OR ends IS NULL
-       OR octet_length(ends) <> 4 * count OR penstock.int32_at(ends, count - 1) <> octet_length(body)
+       OR octet_length(ends) NOT IN (4 * count, 5 * count) OR penstock.int32_at(ends, count - 1) <> octet_length(body)
        OR (keys IS NULL) <> (key_ends IS NULL)
        OR octet_length(key_ends) <> 4 * count OR penstock.int32_at(key_ends, count - 1) <> octet_length(keys)
        OR (headers IS NULL) <> (header_ends IS NULL)
@@ -40,6 +40,10 @@ BEGIN
     THEN
         RAISE EXCEPTION 'a packed column of % messages needs % bytes of ends, the last of them the column''s length',
             count, 4 * count
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF btrim(penstock.null_flags(count, ends), decode('0001', 'hex')) <> '' THEN
+        RAISE EXCEPTION 'the bytes after the ends say which values are null, and must be 0 or 1'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF octet_length(body) > allowed THEN

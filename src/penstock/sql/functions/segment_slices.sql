@@ -27,7 +27,9 @@ AS $$
         CASE WHEN cut.whole THEN coalesce(s.body, s.body_compressed)
              ELSE substring(coalesce(s.body, s.body_compressed) FROM at.body_lo + 1 FOR greatest(at.body_hi - at.body_lo, 0)) END,
         CASE WHEN cut.whole THEN s.ends
-             ELSE substring(s.ends FROM 4 * cut.lo + 1 FOR 4 * (cut.hi - cut.lo)) END,
+             ELSE substring(s.ends FROM 4 * cut.lo + 1 FOR 4 * (cut.hi - cut.lo))
+             -- Nothing, unless some values are null: see null_flags.
+             || substring(s.ends FROM 4 * s.count + cut.lo + 1 FOR cut.hi - cut.lo) END,
         at.key_lo,
         CASE WHEN cut.whole THEN s.keys
              ELSE substring(s.keys FROM at.key_lo + 1 FOR greatest(at.key_hi - at.key_lo, 0)) END,

@@ -9,11 +9,11 @@
 --
 -- Parameters: first_ordinal - how many segments the stage has before these; queue_names, partition_names, counts - an
 -- entry per segment; body, keys, headers - the columns of push_segment, one segment after the other; ends, key_ends,
--- header_ends - where each value ends, counted anew from 0 in every segment. A segment whose keys are all empty has
--- none, and so with headers.
+-- header_ends - where each value ends, counted anew from 0 in every segment; after all ends, where some values are null, a
+-- byte for each message that says whether it is. A segment whose keys are all empty has none, and so with headers.
 -- Returns: nothing; raises object_not_in_prerequisite_state when the stage was given up or is published already.
--- Calls: require_names, require_packed, require_texts, texts_are_plain, column_starts, compresses, effective_settings. Tables: stages (lock), staged,
--- segments (insert), queues (read).
+-- Calls: require_names, require_packed, require_texts, texts_are_plain, column_starts, null_flags, compresses,
+-- effective_settings. Tables: stages (lock), staged, segments (insert), queues (read).
 CREATE OR REPLACE FUNCTION penstock.stage_segments(
     stage           bigint,
     first_ordinal   bigint,
@@ -43,6 +43,8 @@ DECLARE
     body_starts   integer[];
     key_starts    integer[];
     header_starts integer[];
+    total         integer;
+    nulls         bytea;
 BEGIN
     IF (cardinality(queue_names) = ALL (ARRAY[cardinality(partition_names), cardinality(counts)])) IS NOT TRUE THEN
         RAISE EXCEPTION 'queue_names, partition_names and counts must be of one length'
@@ -74,11 +76,14 @@ BEGIN
     FOR nth IN 1..cardinality(counts) LOOP
         firsts[nth + 1] := firsts[nth] + counts[nth];
     END LOOP;
+    total := firsts[cardinality(firsts)];
+    nulls := penstock.null_flags(total, ends);
     IF (
-        octet_length(ends) = 4 * firsts[cardinality(firsts)] AND body IS NOT NULL
+        octet_length(ends) IN (4 * total, 5 * total) AND body IS NOT NULL
         AND (keys IS NULL) = (key_ends IS NULL) AND (headers IS NULL) = (header_ends IS NULL)
-        AND coalesce(octet_length(key_ends), octet_length(ends)) = octet_length(ends)
-        AND coalesce(octet_length(header_ends), octet_length(ends)) = octet_length(ends)
+        AND coalesce(octet_length(key_ends), 4 * total) = 4 * total
+        AND coalesce(octet_length(header_ends), 4 * total) = 4 * total
+        AND coalesce(btrim(nulls, decode('0001', 'hex')), '') = ''
     ) IS NOT TRUE THEN
         RAISE EXCEPTION 'a packed column needs four bytes of ends for each message'
             USING ERRCODE = 'invalid_parameter_value';
@@ -133,7 +138,10 @@ BEGIN
         s.body_size + s.key_size + s.header_size,
         CASE WHEN NOT c.compressed THEN substring(stage_segments.body FROM s.body_start FOR s.body_size) END,
         CASE WHEN c.compressed THEN substring(stage_segments.body FROM s.body_start FOR s.body_size) END,
-        substring(stage_segments.ends FROM s.first + 1 FOR 4 * s.count),
+        CASE WHEN position(decode('01', 'hex') IN n.flags) > 0
+            THEN substring(stage_segments.ends FROM s.first + 1 FOR 4 * s.count) || n.flags
+            ELSE substring(stage_segments.ends FROM s.first + 1 FOR 4 * s.count)
+        END,
         CASE WHEN s.key_size > 0 THEN substring(stage_segments.keys FROM key_starts[s.nth] + 1 FOR s.key_size) END,
         CASE WHEN s.key_size > 0 THEN substring(stage_segments.key_ends FROM s.first + 1 FOR 4 * s.count) END,
         CASE WHEN s.header_size > 0 THEN
@@ -148,6 +156,7 @@ BEGIN
             coalesce(header_starts[u.nth + 1] - header_starts[u.nth], 0) AS header_size
         FROM unnest(queue_names, counts) WITH ORDINALITY u (queue_name, count, nth)
     ) s
-    CROSS JOIN LATERAL (SELECT compress[array_position(known, s.queue_name)] AS compressed) c;
+    CROSS JOIN LATERAL (SELECT compress[array_position(known, s.queue_name)] AS compressed) c
+    CROSS JOIN LATERAL (SELECT substring(nulls FROM firsts[s.nth] + 1 FOR s.count) AS flags) n;
 END
 $$;

@@ -26,6 +26,8 @@ DECLARE
     all_values  bytea := body || ''::bytea;
     all_keys    bytea := keys || ''::bytea;
     all_headers bytea := headers || ''::bytea;
+    -- As null_flags, which readers of the views may not call.
+    nulls       bytea := CASE WHEN octet_length(ends) > 4 * count THEN substring(ends FROM 4 * count + 1) END;
     value_from  integer := body_start;
     value_to    integer;
     key_from    integer := key_start;
@@ -54,7 +56,8 @@ BEGIN
                 key_to := penstock.int32_at(key_ends, i);
                 header_to := penstock.int32_at(header_ends, i);
                 message_offset := base_offset + i;
-                payload := substring(all_values FROM value_from - body_start + 1 FOR greatest(value_to - value_from, 0));
+                payload := CASE WHEN nulls IS NULL OR get_byte(nulls, i) = 0 THEN
+                    substring(all_values FROM value_from - body_start + 1 FOR greatest(value_to - value_from, 0)) END;
                 message_key := NULL;
                 IF key_to > key_from THEN
                     packed := substring(all_keys FROM key_from - key_start + 1 FOR key_to - key_from);

@@ -31,7 +31,8 @@ AS $$
     )
     SELECT 'segments_of_wrong_shape', count(*), 'a segment whose columns disagree about its messages' FROM runs r
     WHERE r.base_offset < 0 OR r.count < 1 OR r.base_offset + r.count > penstock.offset_limit()
-       OR 4 * r.count <> ANY (ARRAY[octet_length(r.ends), octet_length(r.key_ends), octet_length(r.header_ends)])
+       OR octet_length(r.ends) NOT IN (4 * r.count, 5 * r.count)
+       OR 4 * r.count <> ANY (ARRAY[octet_length(r.key_ends), octet_length(r.header_ends)])
     UNION ALL
     SELECT 'gaps', count(*), 'offsets missing between two segments' FROM runs r
     WHERE r.next_base > r.base_offset + r.count
