@@ -57,7 +57,7 @@ BEGIN
 END
 $$;
 GRANT EXECUTE ON FUNCTION
-    penstock.create_queue, penstock.create_partition, penstock.configure_queue, penstock.configure_partition,
+    penstock.configure_database, penstock.create_queue, penstock.create_partition, penstock.configure_queue, penstock.configure_partition,
     penstock.list_stages, penstock.sweep_stages, penstock.purge, penstock.delete_queue, penstock.delete_partition, penstock.maintain,
     penstock.configure_group, penstock.delete_group, penstock.seek_partitions,
     penstock.register_flow, penstock.reset_flow, penstock.tell_flow, penstock.pause_flow, penstock.forget_flow,

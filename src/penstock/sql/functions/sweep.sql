@@ -12,7 +12,7 @@
 -- Returns: what was done; when the next timer is due, if that is within ten seconds; and where the next sweep may
 -- begin, null when this one did not get to the end. No row when another sweep is at work.
 -- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions, publish_scheduled.
--- Tables: journal, claims, doorbells (delete), partitions (lock), consumer_groups (read).
+-- Tables: sweep_lock (lock), journal, claims, doorbells (delete), partitions (lock), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep(max_rows integer DEFAULT 1000, since timestamptz DEFAULT '-infinity')
 RETURNS TABLE (woken integer, trimmed integer, enrolled integer, next_due timestamptz, swept_to timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -31,9 +31,12 @@ DECLARE
     visited  integer;
     after_due timestamptz := since;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), -1) THEN
+    BEGIN
+        -- A table that only the owner can lock, in a mode that conflicts with itself alone and leaves no trace.
+        LOCK TABLE penstock.sweep_lock IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
         RETURN;
-    END IF;
+    END;
     PERFORM penstock.require_read_committed('sweep');
     woken := 0;
     enrolled := 0;
