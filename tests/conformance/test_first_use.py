@@ -1,6 +1,6 @@
 """Queues and groups come into being on first use, unless the database is told not to make any."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -27,12 +27,13 @@ def test_what_is_there_is_used_and_partitions_are_made(strict: Any) -> None:
 
 def test_no_push_makes_a_queue(strict: Any) -> None:
     strict.push("q", 1)
-    for push in (
+    pushes: list[Callable[[], Any]] = [
         lambda: strict.push("typo", 1),
         lambda: strict.push("typo", 1, delay=60),
         lambda: strict.push("typo", 1, dedupe_id="x"),
         lambda: strict.push_many("typo", [("a", 1), ("b", 2)]),
-    ):
+    ]
+    for push in pushes:
         with pytest.raises(NotFound, match='no queue "typo", and this database makes none on first use'):
             push()
     with pytest.raises(NotFound, match="typo"), strict.transaction() as tx:
