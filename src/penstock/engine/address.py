@@ -81,7 +81,7 @@ def open_address(settings: Settings, *, check_schema: bool = True) -> Address:
                 if state.schema_version is None or (older and address.embedded is not None):
                     migrate.migrate(connection)
                 else:
-                    migrate.require_current(state)
+                    migrate.require_usable(state)
     except BaseException:
         address.close()
         raise
