@@ -34,10 +34,12 @@ GRANT EXECUTE ON FUNCTION
     penstock.spend_bytes, penstock.save_snapshot, penstock.snapshot_chain, penstock.published_child, penstock.note_epoch,
     penstock.archived_floors, penstock.plan_archived, penstock.archived_at, penstock.list_archives,
     penstock.ensure_reader, penstock.advance_reader, penstock.reader_positions,
-    penstock.stage_dead_letters, penstock.archived_letters, penstock.copy_letters, penstock.publish_epoch, penstock.find_poison, penstock.list_flows, penstock.list_actions,
+    penstock.stage_dead_letters, penstock.archived_letters, penstock.copy_letters, penstock.find_poison, penstock.list_flows, penstock.list_actions,
     penstock.paused_flows, penstock.epoch_ranges,
     penstock.list_queues, penstock.list_partitions, penstock.list_scheduled, penstock.message_id, penstock.message_address, penstock.settings
 TO penstock_consumer;
+-- Once given to consumers: a flow is published by whoever runs it, and that is an admin.
+REVOKE EXECUTE ON FUNCTION penstock.publish_epoch FROM penstock_consumer;
 -- The views call these, and a view's functions run as the reader; none of them sees a table.
 GRANT EXECUTE ON FUNCTION penstock.unpack, penstock.int32_at, penstock.time_in_runs, penstock.run_of,
     penstock.decoded_key, penstock.decoded_headers TO penstock_consumer;
@@ -58,11 +60,11 @@ BEGIN
 END
 $$;
 GRANT EXECUTE ON FUNCTION
-    penstock.create_queue, penstock.create_partition, penstock.configure_queue, penstock.configure_partition,
+    penstock.configure_database, penstock.create_queue, penstock.create_partition, penstock.configure_queue, penstock.configure_partition,
     penstock.list_stages, penstock.sweep_stages, penstock.purge, penstock.delete_queue, penstock.delete_partition, penstock.maintain,
     penstock.configure_group, penstock.delete_group, penstock.seek_partitions,
     penstock.register_flow, penstock.reset_flow, penstock.tell_flow, penstock.pause_flow, penstock.forget_flow,
-    penstock.add_poison,
+    penstock.publish_epoch, penstock.add_poison,
     penstock.archive_ranges, penstock.begin_archive, penstock.record_archive, penstock.forget_archive, penstock.drop_archived,
     penstock.discard, penstock.redrive, penstock.verify, penstock.resync
 TO penstock_admin;

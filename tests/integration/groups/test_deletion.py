@@ -199,7 +199,7 @@ def test_without_looking_again_something_is_left(fresh: Connections, change: Cal
 
 def test_without_holding_off_the_sweep_a_deleted_group_leaves_something(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "delete_group", ("PERFORM pg_advisory_xact_lock(penstock.queue_lock_class(), -1);", ""))
+    mutate(sql, "delete_group", ("LOCK TABLE penstock.sweep_lock IN SHARE UPDATE EXCLUSIVE MODE;", ""))
     assert delete_beside(fresh, sql, "group", "ordered", sweeping_what_is_parked) != {}
 
 

@@ -152,6 +152,33 @@ def test_a_newer_schema_is_refused_and_left_alone(penstock_dsn: str) -> None:
     assert catalog(penstock_dsn) == before
 
 
+def works(dsn: str) -> None:
+    with Client(dsn) as client:
+        client.push("q", 1)
+        with client.pop("q", "g") as batch:  # type: ignore[union-attr]
+            assert len(batch) == 1
+
+
+def test_a_schema_that_is_one_version_ahead_serves_older_clients(penstock_dsn: str) -> None:
+    with psycopg.connect(penstock_dsn, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO penstock.migrations (number, name) VALUES (%s, 'the next one')", (source.version() + 1,)
+        )
+        before = catalog(penstock_dsn)
+        works(penstock_dsn)
+        with pytest.raises(SetupError, match="upgrade penstock"):
+            migrate(connection)
+    assert catalog(penstock_dsn) == before
+
+
+def test_a_schema_that_is_one_version_behind_serves_newer_clients_and_stays_as_it_is(penstock_dsn: str) -> None:
+    with psycopg.connect(penstock_dsn, autocommit=True) as connection:
+        connection.execute("DELETE FROM penstock.migrations WHERE number = %s", (source.version(),))
+    before = catalog(penstock_dsn)
+    works(penstock_dsn)
+    assert catalog(penstock_dsn) == before
+
+
 def test_an_older_schema_says_how_to_migrate(penstock_dsn: str) -> None:
     with psycopg.connect(penstock_dsn, autocommit=True) as connection:
         connection.execute("UPDATE penstock.migrations SET number = 0 WHERE number = 1")

@@ -55,13 +55,13 @@ def test_of_two_sweeps_at_once_one_publishes_and_the_other_does_not_wait(
 
 def test_without_the_sweeps_own_lock_the_rows_locks_still_let_one_publish(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "sweep", ("NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), -1)", "false"))
+    mutate(sql, "sweep", ("LOCK TABLE penstock.sweep_lock IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;", "NULL;"))
     assert two_sweeps(fresh, sql) == ["x"]
 
 
 def test_without_any_of_these_locks_a_message_is_published_twice(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "sweep", ("NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), -1)", "false"))
+    mutate(sql, "sweep", ("LOCK TABLE penstock.sweep_lock IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;", "NULL;"))
     mutate(
         sql,
         "publish_scheduled",

@@ -4,7 +4,7 @@
 --
 -- Parameters: changes - settings to set; JSON null sets one back to its default; description - null keeps it.
 -- Returns: all settings as they now hold.
--- Calls: checked_config, require_names, end_waits. Tables: queues (update), consumer_groups (read).
+-- Calls: refuse_first_use, checked_config, require_names, end_waits. Tables: queues (update), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.configure_queue(
     queue_name text, changes jsonb DEFAULT '{}', description text DEFAULT NULL
 )
@@ -16,6 +16,7 @@ DECLARE
     effective jsonb;
 BEGIN
     PERFORM penstock.require_names(queue_name);
+    PERFORM penstock.refuse_first_use(ARRAY[queue_name]);
     INSERT INTO penstock.queues (name) VALUES (queue_name) ON CONFLICT DO NOTHING;
     UPDATE penstock.queues q
     SET config = penstock.checked_config(q.config, changes),

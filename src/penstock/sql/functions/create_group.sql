@@ -9,8 +9,8 @@
 -- 'shared' (competing consumers, many claims per partition, no order) or 'external' (the reader keeps its own positions
 -- and tells them; see ensure_reader).
 -- Returns: the group's id; raises duplicate_object when it exists.
--- Calls: require_names, checked_config, group_settings_problem, require_read_committed, use_lock_timeout, find_queue,
--- queue_lock_class, enrol_partitions. Tables: queues, consumer_groups (insert).
+-- Calls: require_names, checked_config, group_settings_problem, require_read_committed, use_lock_timeout, refuse_first_use,
+-- find_queue, queue_lock_class, enrol_partitions. Tables: queues, consumer_groups (insert).
 CREATE OR REPLACE FUNCTION penstock.create_group(
     queue_name   text,
     group_name   text,
@@ -45,6 +45,7 @@ BEGIN
     END IF;
     PERFORM penstock.require_read_committed('create_group');
     PERFORM penstock.use_lock_timeout();
+    PERFORM penstock.refuse_first_use(ARRAY[queue_name]);
     LOOP
         INSERT INTO penstock.queues (name) VALUES (queue_name) ON CONFLICT DO NOTHING;
         queue := penstock.find_queue(queue_name);

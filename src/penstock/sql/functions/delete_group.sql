@@ -7,7 +7,7 @@
 --
 -- Parameters: the names.
 -- Returns: nothing; raises undefined_object when there is no such group.
--- Calls: find_group, use_lock_timeout, lock_queue, delete_partitions, delete_positions. Tables: consumer_groups (lock,
+-- Calls: find_group, use_lock_timeout, lock_queue, delete_partitions, delete_positions. Tables: sweep_lock, consumer_groups (lock,
 -- delete), dead_letters (delete).
 CREATE OR REPLACE FUNCTION penstock.delete_group(queue_name text, group_name text)
 RETURNS void
@@ -37,7 +37,7 @@ BEGIN
             );
             PERFORM penstock.delete_positions(ARRAY[target], NULL);
             -- A sweep may have woken or parked some of them meanwhile; now none is at work until we have committed.
-            PERFORM pg_advisory_xact_lock(penstock.queue_lock_class(), -1);
+            LOCK TABLE penstock.sweep_lock IN SHARE UPDATE EXCLUSIVE MODE;
             PERFORM penstock.delete_positions(ARRAY[target], NULL);
             DELETE FROM penstock.dead_letters d WHERE d.group_id = target;
             DELETE FROM penstock.consumer_groups g WHERE g.group_id = target;

@@ -15,7 +15,8 @@
 -- begins where the last sweep says, and every few seconds at the beginning, for what was locked or committed late.
 -- Returns: what was done; when the next timer is due, if that is within ten seconds; and where the next sweep may
 -- begin, null when this one did not get to the end. No row when another sweep is at work.
--- Calls: require_read_committed, sweep_together, sweep_apart, retry_timers, put_off. Tables: failing_timers (read, delete).
+-- Calls: require_read_committed, sweep_together, sweep_apart, retry_timers, put_off. Tables: sweep_lock (lock),
+-- failing_timers (read, delete).
 CREATE OR REPLACE FUNCTION penstock.sweep(max_rows integer DEFAULT 1000, since timestamptz DEFAULT '-infinity')
 RETURNS TABLE (woken integer, trimmed integer, enrolled integer, next_due timestamptz, swept_to timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -31,9 +32,12 @@ DECLARE
     state   text;
     apart   record;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), -1) THEN
+    BEGIN
+        -- A table that only the owner can lock, in a mode that conflicts with itself alone and leaves no trace.
+        LOCK TABLE penstock.sweep_lock IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
         RETURN;
-    END IF;
+    END;
     PERFORM penstock.require_read_committed('sweep');
     passing := EXISTS (SELECT 1 FROM penstock.failing_timers);
     BEGIN
