@@ -1,6 +1,8 @@
 -- penstock.begin_stage(writer, run, epoch)
 --
--- Begins a stage: room for what one attempt of one task writes, which nobody reads before it is published.
+-- Begins a stage: room for what one attempt of one task writes, which nobody reads before it is published. The commit
+-- waits for the disk, here and in stage_segments: a database that crashes must not take away what a task was told that it
+-- has, or the epoch could not be published.
 --
 -- Parameters: writer - the query's id, or that of a batch write; run - the id of this start of it; epoch - the number
 -- of the batch.
@@ -18,8 +20,6 @@ BEGIN
         RAISE EXCEPTION 'a stage needs a writer, a run, and an epoch from 0 on'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- The commit that publishes waits for the log, and for all before it; this one need not.
-    PERFORM set_config('synchronous_commit', 'off', true);
     PERFORM penstock.register_run(writer, run);
     INSERT INTO penstock.stages (writer, run, epoch) VALUES (begin_stage.writer, begin_stage.run, begin_stage.epoch)
     RETURNING stage_id INTO begun;

@@ -48,8 +48,6 @@ BEGIN
         RAISE EXCEPTION 'queue_names, partition_names and counts must be of one length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- The commit that publishes waits for the log, and for all before it; this one need not.
-    PERFORM set_config('synchronous_commit', 'off', true);
     -- Held until we commit: whoever publishes or gives up the stage sees these segments, or we find it gone.
     PERFORM 1 FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
     IF NOT FOUND THEN
