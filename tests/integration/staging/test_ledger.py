@@ -61,7 +61,7 @@ def test_a_copy_of_a_checkpoint_that_writes_elsewhere_is_refused_and_so_is_the_o
     with pytest.raises(Refused, match="published to q"):
         publish(sql, ["b"], epoch=1, run="copy", target="r", queue="r")
     publish(sql, ["c"], epoch=2, run="copy", target="r", queue="r")
-    with pytest.raises(Refused, match="replaced by a newer one|published to r"):
+    with pytest.raises(Refused, match="published to r"):
         publish(sql, ["c"], epoch=2, target="q")
 
 

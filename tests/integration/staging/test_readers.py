@@ -37,8 +37,8 @@ def save(
     everything = list(ranges) if full else None
     positions = [end for _, end in ranges.values()] if full else None
     ((number, saved),) = sql.execute(
-        "SELECT snapshot_id, snapshot_token FROM penstock.save_snapshot(%s::bigint, %s::text, %s::bigint[], %s::bigint[],"
-        " %s::bigint[], %s::bigint[], %s::bigint[])",
+        "SELECT snapshot_id, snapshot_token FROM penstock.save_snapshot(%s::bigint, %s::text, %s::bigint[],"
+        " %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])",
         (
             parent,
             token,
