@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, IntegerType, MapType, StringType, StructType
 
 import penstock.spark
 from penstock import Client, InvalidInput, SetupError
@@ -79,12 +79,16 @@ def test_a_query_that_could_never_write_is_refused_at_its_start(lab: Lab, column
 @pytest.mark.parametrize(
     ("column", "kind", "said"),
     [
-        ("key", "array<string>", "column key is array<string>, and must be a string"),
-        ("headers", "map<string,int>", "column headers is map<string,int>, and must be map<string,string>"),
-        ("value", "struct<a:int>", "column value is struct<a:int>, and must be string or binary"),
+        ("key", ArrayType(StringType()), "column key is array<string>, and must be a string"),
+        (
+            "headers",
+            MapType(StringType(), IntegerType()),
+            "column headers is map<string,int>, and must be map<string,string>",
+        ),
+        ("value", StructType().add("a", "integer"), "column value is struct<a:int>, and must be string or binary"),
     ],
 )
-def test_a_column_of_another_type_is_refused_when_a_write_is_planned(column: str, kind: str, said: str) -> None:
+def test_a_column_of_another_type_is_refused_when_a_write_is_planned(column: str, kind: DataType, said: str) -> None:
     columns = StructType() if column == "value" else StructType().add("value", "string")
     with pytest.raises(InvalidInput, match=said):
         PlainSource({"queue": "out"}).writer(columns.add(column, kind), overwrite=False)
