@@ -11,7 +11,10 @@ from penstock.engine.stage_calls import Published
 
 
 class FlowInfo(msgspec.Struct, frozen=True):
-    """A flow and how it fares: `warm` is admitted to an epoch and not published, `cold` the rest of its `lag`."""
+    """A flow and how it fares: `warm` is admitted to an epoch and not published, `cold` the rest of its `lag`.
+
+    `late_rows` came behind the watermark of a window, a join or a deduplication, and were dropped by Spark.
+    """
 
     name: str
     flow_type: str
@@ -34,6 +37,7 @@ class FlowInfo(msgspec.Struct, frozen=True):
     checkpoint: str
     supervisor: str | None
     told_at: datetime | None
+    late_rows: int
 
 
 class ActionInfo(msgspec.Struct, frozen=True):
@@ -78,6 +82,7 @@ class Telling(NamedTuple):
     retry_at: datetime | None = None
     epoch: int | None = None
     rows_per_second: float = 0.0
+    late_rows: int = 0
 
 
 class Letter(NamedTuple):
@@ -101,7 +106,14 @@ class Poison(NamedTuple):
 
 def flows() -> Call[list[FlowInfo]]:
     """Describe all flows."""
-    return Call("SELECT * FROM penstock.list_flows()", (), lambda rows: [FlowInfo(*row) for row in rows], True)
+    return Call(
+        "SELECT name, flow_type, state, since, paused, lag, warm, cold, oldest_since, rows_per_second, epoch, epoch_at,"
+        " dead_letters, failures, error, retry_at, sources, outputs, checkpoint, supervisor, told_at, late_rows"
+        " FROM penstock.list_flows()",
+        (),
+        lambda rows: [FlowInfo(*row) for row in rows],
+        True,
+    )
 
 
 def actions(flow: str | None) -> Call[list[ActionInfo]]:
@@ -152,7 +164,7 @@ def tell(name: str, teller: str, telling: Telling, *, take_over: bool = False) -
 
     return Call(
         "SELECT * FROM penstock.tell_flow(%s::text, %s::text, %s::text, %s::integer, %s::text, %s::timestamptz, "
-        "%s::bigint, %s::double precision, %s::boolean)",
+        "%s::bigint, %s::double precision, late_rows => %s::bigint, take_over => %s::boolean)",
         (*names(name), teller, *telling, take_over),
         parse,
         True,

@@ -84,6 +84,7 @@ class Enlister:
             once=wishes.once,
             give_up=PATIENCE + 1 if wishes.once else None,
             backoff=wishes.backoff,
+            late_rows=self._late_rows(flow.name),
         )
         return [running, *(self._enlist_copy(flow, index, made) for index in range(len(flow.copies)))]
 
@@ -126,6 +127,10 @@ class Enlister:
         writer = writer.trigger(availableNow=True) if self._wishes.once else writer.trigger(processingTime=trigger)
         query: StreamingQuery = writer.start() if table is None else writer.toTable(table)
         return query
+
+    def _late_rows(self, name: str) -> int:
+        """Return how many rows came too late in the runs before."""
+        return next((info.late_rows for info in self._database.run(flow_calls.flows()) if info.name == name), 0)
 
     def _ensure_queue(self, queue: str) -> bool:
         """Make a queue that is not there; return whether it was."""

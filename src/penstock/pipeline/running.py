@@ -84,6 +84,7 @@ class Running:
         once: bool = False,
         give_up: int | None = None,
         backoff: float = BACKOFF_FIRST,
+        late_rows: int = 0,
     ) -> None:
         self.name = name
         self._start = start
@@ -101,6 +102,9 @@ class Running:
         self.remark: str | None = None
         self.epoch: int | None = None
         self.rows = 0
+        self.late_rows = late_rows
+        self._looked_at = -1
+        self._late_at = -1
         self._rate = 0.0
 
     @property
@@ -139,7 +143,7 @@ class Running:
         left = self._retry_at - time.monotonic()
         retry = datetime.now(UTC) + timedelta(seconds=left) if self.state == "backing off" else None
         rate = self._rate if time.monotonic() - self._seen_at < _RATE_SECONDS and self.state == "running" else 0.0
-        return Telling(self.state, self.failures, self.error, retry, self.epoch, round(rate, 1))
+        return Telling(self.state, self.failures, self.error, retry, self.epoch, round(rate, 1), self.late_rows)
 
     def stop(self) -> None:
         """Stop it, in the middle of an epoch if need be."""
@@ -162,6 +166,7 @@ class Running:
         progress: Any = query.lastProgress
         if progress is None:
             return
+        self._count_late(query, progress)
         # As attributes: of Spark Connect, the sums over the sources are not among its items.
         epoch, rows = int(progress.batchId), int(progress.numInputRows)
         if rows and (self.epoch is None or epoch > self.epoch or self._seen_at == 0.0):
@@ -170,6 +175,20 @@ class Running:
             self._rate = float(progress.processedRowsPerSecond or 0.0)
             # An epoch got through: what was wrong is over.
             self.failures, self.error = 0, None
+
+    def _count_late(self, query: "StreamingQuery", newest: Any) -> None:
+        """Count the rows that came behind the watermark, also in epochs that ended between two looks."""
+        if not newest.stateOperators:
+            return
+        epoch = int(newest.batchId)
+        seen: Any = query.recentProgress if epoch > self._looked_at + 1 else [newest]
+        for progress in seen:
+            late = sum(int(operator.numRowsDroppedByWatermark) for operator in progress.stateOperators)
+            # An idle query tells the same epoch again, without any.
+            if late and int(progress.batchId) > self._late_at:
+                self._late_at = int(progress.batchId)
+                self.late_rows += late
+        self._looked_at = epoch
 
     def _ended(self, query: "StreamingQuery") -> None:
         self._query = None

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from penstock.engine import range_calls
 from penstock.engine.range_calls import SnapshotName
 from penstock.errors import InvalidInput
-from penstock.spark.admission import share_bytes, share_messages
+from penstock.spark.admission import admit
 from penstock.spark.aside import Aside
 from penstock.spark.connections import run
 from penstock.spark.jobs import current_job
@@ -177,11 +177,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         behind = heads > starts
         ids, starts, ends = spans.ids[behind], starts[behind], heads[behind]
         if len(ids) and not isinstance(limit, ReadAllAvailable):
-            turn = self._depth + 1
-            if self.options.max_offsets is not None:
-                ends = starts + share_messages(ends - starts, self.options.max_offsets, turn)
-            if self.options.max_bytes is not None:
-                ends = share_bytes(self.options.target, ids, starts, ends, self.options.max_bytes, turn)
+            limits = self.options.max_offsets, self.options.max_bytes
+            ends = admit(self.options.target, (ids, starts, ends), *limits, self._depth + 1)
             some = ends > starts
             ids, starts, ends = ids[some], starts[some], ends[some]
         return ids, starts, ends

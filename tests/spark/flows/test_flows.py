@@ -138,6 +138,47 @@ def test_redriven_dead_letters_go_through_the_same_flow_once_and_to_their_own_pa
     assert plant.client.lag("in", "clean") == 0
 
 
+def test_windows_over_a_skewed_backlog_get_every_row_and_late_ones_are_counted(plant: Plant) -> None:
+    def rows(count: int) -> list[dict[str, Any]]:
+        seconds = [3600 * number // count for number in range(count)]
+        return [{"at": f"2026-01-01T12:{second // 60:02}:{second % 60:02}Z"} for second in seconds]
+
+    def counted(name: str, source: str) -> Flow:
+        flow = Flow(name, source=source, schema="at timestamp", max_messages=1000)
+
+        @flow.step
+        def per_minute(df: DataFrame) -> DataFrame:
+            by_minute = df.withWatermark("at", "1 minute").groupBy(functions.window("at", "1 minute").alias("w"))
+            return by_minute.count().select("w.start", "count")
+
+        return flow.to(f"{name}.out", partition="'all'")
+
+    # Loaded one after the other, and as they would have come.
+    for queue in ("loaded", "live"):
+        plant.client.push(queue, rows(3000), partition="big")
+        plant.client.push(queue, rows(60), partition="small")
+        plant.client.push(queue, {"at": "2026-01-01T14:00:00Z"}, partition="big")
+        plant.client.push(queue, {"at": "2026-01-01T14:00:00Z"}, partition="small")
+    with psycopg.connect(plant.dsn) as connection:
+        connection.execute(
+            "UPDATE penstock.segments s SET created_at = now() - interval '3 hours', run_counts = r.counts, run_times = r.times"
+            " FROM (SELECT s.partition_id, array_fill(1, ARRAY[s.count]) AS counts, array_agg(now() - interval '3 hours'"
+            "   + interval '1 hour' * i / s.count ORDER BY i) AS times FROM penstock.segments s"
+            "   JOIN penstock.partitions USING (partition_id) JOIN penstock.queues q USING (queue_id)"
+            "   CROSS JOIN generate_series(0, s.count - 1) i WHERE q.name = 'live' AND s.count > 1"
+            "   GROUP BY s.partition_id, s.count) r"
+            " WHERE s.partition_id = r.partition_id AND s.count > 1"
+        )
+    assert plant.drain(counted("l", "loaded"), counted("m", "live")), plant.said
+    for name in ("l", "m"):
+        assert [value["count"] for value in plant.values(f"{name}.out")] == [51] * 60
+    assert [info.late_rows for info in plant.client.flows()] == [0, 0]
+    # What does come too late is counted.
+    plant.client.push("loaded", rows(1), partition="small")
+    assert plant.drain(counted("l", "loaded")), plant.said
+    assert [info.late_rows for info in plant.client.flows()] == [1, 0]
+
+
 def test_two_sources_make_a_join_and_a_pair_that_fails_is_dead_on_both_sides(plant: Plant) -> None:
     flow = Flow(
         "paid",
