@@ -1,6 +1,7 @@
 """Sharing a batch out between partitions: in the order of time, within the limits, and nobody starves."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 from hypothesis import given
@@ -41,7 +42,7 @@ def times(partitions: Sequence[Sequence[tuple[int, int, int]]]) -> list[list[int
 
 
 def _seconds(pieces: Sequence[tuple[int, int, int]]) -> list[int]:
-    return np.cumsum([later for later, _, _ in pieces]).tolist()
+    return list(accumulate(later for later, _, _ in pieces))
 
 
 def granted(partitions: Sequence[Sequence[tuple[int, int, int]]], messages: int, size: int, turn: int) -> Numbers:

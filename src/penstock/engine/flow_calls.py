@@ -86,13 +86,22 @@ class Telling(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A message that becomes a dead letter."""
+    """A message that becomes a dead letter.
+
+    `timestamp` and what follows is a copy of the message, where there is one. `row` is the id of the row that failed,
+    where it is made of several messages.
+    """
 
     queue: str
     partition: str
     offset: int
     reason: str
     error: str | None
+    value: bytes | None = None
+    key: str | None = None
+    headers: str | None = None
+    timestamp: datetime | None = None
+    row: str | None = None
 
 
 class Poison(NamedTuple):
@@ -185,8 +194,11 @@ def stage_letters(stage: int, group: str, letters: Sequence[Letter], *, of_sourc
     """Say of messages that they become dead letters with their epoch."""
     return Call(
         "SELECT penstock.stage_dead_letters(%s::bigint, %s::text, %s::text[], %s::text[], %s::bigint[], %s::text[], "
-        "%s::text[], %s::boolean)",
-        (stage, group, *([letter[i] for letter in letters] for i in range(5)), of_source),
+        "%s::text[], %s::boolean, %b::bytea[], %s::text[], %s::text[], %s::timestamptz[], %s::text[])",
+        (
+            *(stage, group, *([letter[i] for letter in letters] for i in range(5)), of_source),
+            *([letter[i] for letter in letters] for i in range(5, len(Letter._fields))),
+        ),
         nothing,
         True,
     )

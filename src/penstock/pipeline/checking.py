@@ -28,6 +28,8 @@ _STATEFUL = re.compile(
     r"|Window)\b.*)$",
     re.MULTILINE,
 )
+# Those that may keep a row for later.
+_HOLDING = re.compile(r"^[ :+-]*~?(?:Join|FlatMapGroups\w*|TransformWithState\w*)\b", re.MULTILINE)
 # What Spark makes anew each time that it plans the same query.
 _PASSING = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|#\d+L?|\d{3,}")
 _TRIGGER = re.compile(
@@ -68,12 +70,20 @@ def check(spark: "SparkSession", flows: Sequence[Flow], connection: Connection) 
             frame = frames.transform(flow, _begin(spark, flow, connection))
             if not frame.isStreaming:
                 raise Problem(flow, flow.where, "its steps end in a DataFrame that does not come from its source")
+            if not flow.carries_values and flow.files is None and _outlives_messages(flow, frame):
+                flow.carries_values = True
+                frame = frames.transform(flow, _begin(spark, flow, connection))
             _check_streams(spark, flow, frame)
             made[flow.name] = frame
         except InvalidInput as error:
             problems.append(str(error))
     _refuse(problems)
     return made
+
+
+def _outlives_messages(flow: Flow, frame: "DataFrame") -> bool:
+    """Say whether rows of one source may come out long after their messages were read."""
+    return any(name in frame.columns for name in flow.message_columns) and bool(_HOLDING.search(_explained(frame)))
 
 
 def _begin(spark: "SparkSession", flow: Flow, connection: Connection) -> "dict[str, DataFrame]":

@@ -96,8 +96,8 @@ def admit(
 def _look(
     target: Target, some: Numbers, ranges: tuple[Numbers, Numbers, Numbers], messages: int, pieces: int
 ) -> Backlog:
-    wanted = (column[some].tolist() for column in ranges)
-    found = run(target, range_calls.backlog(*wanted, messages, pieces))
+    ids, starts, ends = (column[some].tolist() for column in ranges)
+    found = run(target, range_calls.backlog(ids, starts, ends, messages, pieces))
     columns = [numbers(column) for column in found]
     return Backlog(some[columns[0] - 1], *columns[1:])
 
@@ -164,7 +164,10 @@ def _share(backlog: Backlog, same: Mask, count: int, left: tuple[int, int], turn
     begins = np.cumsum(waiting) - waiting
 
     def size(low: Numbers, high: Numbers) -> NDArray[np.float64]:
-        return np.interp(begins + high, upto, bytes_upto) - np.interp(begins + low, upto, bytes_upto)
+        found: NDArray[np.float64] = np.interp(begins + high, upto, bytes_upto) - np.interp(
+            begins + low, upto, bytes_upto
+        )
+        return found
 
     def fits(granted: Numbers) -> bool:
         return int(granted.sum()) <= left[0] and float(size(granted * 0, granted).sum()) <= left[1]
@@ -179,7 +182,7 @@ def _share(backlog: Backlog, same: Mask, count: int, left: tuple[int, int], turn
             low = middle
         else:
             high = middle
-    granted = np.maximum(least, np.rint(waiting * low).astype(np.int64))
+    granted: Numbers = np.maximum(least, np.rint(waiting * low).astype(np.int64))
     # What does not divide goes to those first who got nothing, then to those who miss most; ties are settled by turns.
     order = np.roll(np.arange(count), -(turn * max(1, left[0])) % count)
     order = order[waiting[order] > granted[order]]
@@ -194,4 +197,5 @@ def _share(backlog: Backlog, same: Mask, count: int, left: tuple[int, int], turn
 
 
 def _sums(ranges: Numbers, values: Numbers, count: int) -> Numbers:
-    return np.bincount(ranges, weights=values, minlength=count).astype(np.int64)
+    sums: Numbers = np.bincount(ranges, weights=values, minlength=count).astype(np.int64)
+    return sums

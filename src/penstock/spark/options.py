@@ -35,6 +35,7 @@ READ_OPTIONS = (
     "archive",
     "valueSchema",
     "messageColumn",
+    "messageValue",
 )
 WRITE_OPTIONS = ("url", "queue", "groupId", "batchName")
 # What Spark itself puts among the options of a stream.
@@ -75,6 +76,7 @@ class ReadOptions:
     archive: bool = True
     value_schema: dict[str, Any] | None = None
     message_column: str = "_message"
+    message_value: bool = False
     most_tasks: int = MOST_TASKS
 
 
@@ -136,6 +138,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
         archive=_take(known, "archive", _flag, True),
         value_schema=_take(known, "valueSchema", _value_schema, None),
         message_column=_take(known, "messageColumn", _name, "_message"),
+        message_value=_take(known, "messageValue", _flag, False),
         most_tasks=most_tasks,
     )
 

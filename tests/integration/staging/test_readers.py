@@ -173,7 +173,8 @@ def test_a_backlog_is_known_by_the_second_also_where_segments_were_merged(sql: C
         client.push("q", [b"x" * 10] * count, partition="p")
     # One second for each of the first two pushes, one for both of the others.
     sql.execute(
-        "UPDATE penstock.segments SET created_at = to_timestamp(CASE base_offset WHEN 0 THEN 5 WHEN 3 THEN 6 ELSE 8.5 END)"
+        "UPDATE penstock.segments"
+        " SET created_at = to_timestamp(CASE base_offset WHEN 0 THEN 5 WHEN 3 THEN 6 ELSE 8.5 END)"
     )
     query = "SELECT * FROM penstock.backlog_by_time(%s::bigint[], %s::bigint[], %s::bigint[], %s, %s)"
     number = ids(sql)["p"]

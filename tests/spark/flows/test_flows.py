@@ -161,9 +161,10 @@ def test_windows_over_a_skewed_backlog_get_every_row_and_late_ones_are_counted(p
         plant.client.push(queue, {"at": "2026-01-01T14:00:00Z"}, partition="small")
     with psycopg.connect(plant.dsn) as connection:
         connection.execute(
-            "UPDATE penstock.segments s SET created_at = now() - interval '3 hours', run_counts = r.counts, run_times = r.times"
-            " FROM (SELECT s.partition_id, array_fill(1, ARRAY[s.count]) AS counts, array_agg(now() - interval '3 hours'"
-            "   + interval '1 hour' * i / s.count ORDER BY i) AS times FROM penstock.segments s"
+            "UPDATE penstock.segments s SET created_at = r.times[1], run_counts = r.counts, run_times = r.times"
+            " FROM (SELECT s.partition_id, array_fill(1, ARRAY[s.count]) AS counts,"
+            "   array_agg(now() - interval '3 hours' + interval '1 hour' * i / s.count ORDER BY i) AS times"
+            "   FROM penstock.segments s"
             "   JOIN penstock.partitions USING (partition_id) JOIN penstock.queues q USING (queue_id)"
             "   CROSS JOIN generate_series(0, s.count - 1) i WHERE q.name = 'live' AND s.count > 1"
             "   GROUP BY s.partition_id, s.count) r"
@@ -199,6 +200,36 @@ def test_two_sources_make_a_join_and_a_pair_that_fails_is_dead_on_both_sides(pla
     assert plant.letters("in") == {"paid: paid in full": 5}
     assert plant.letters("payments") == {"paid: paid in full": 5, "paid: malformed": 1}
     assert [plant.client.lag(queue, "paid") for queue in ("in", "payments")] == [0, 0]
+
+
+def test_a_pair_that_fails_loses_neither_message_and_comes_out_once_when_it_is_redriven(plant: Plant) -> None:
+    def paid(condition: str) -> Flow:
+        flow = Flow(
+            "paid",
+            sources={"o": "in", "p": "payments"},
+            schema={"o": "id long, amount double", "p": "order long, paid double"},
+        )
+        flow.step(lambda o, p: o.join(p, o.id == p.order))
+        return flow.expect("paid in full", condition).to("out")
+
+    plant.client.push("in", [{"id": 1, "amount": 10.0}], partition="p", key="k", headers={"h": "1"})
+    plant.client.push("payments", [{"order": 1, "paid": 20.0}], partition="p")
+    assert plant.drain(paid("paid >= amount")), plant.said
+    # The order waits in the state of the join, and is gone from the log when its second payment comes.
+    plant.client.purge("in")
+    assert plant.client.partitions("in")[0].floor == 1
+    plant.client.push("payments", [{"order": 1, "paid": number} for number in (1.0, 2.0)], partition="p")
+    assert plant.drain(paid("paid >= amount")), plant.said
+    (letter,) = plant.client.dead_letters("in")
+    assert (letter.offset, letter.value, letter.key, letter.headers) == (0, b'{"id":1,"amount":10.0}', "k", {"h": "1"})
+    assert [letter.offset for letter in plant.client.dead_letters("payments")] == [1, 2]
+    # Redriven, each failed pair comes once, and the one that was written does not come again. What fails again, too.
+    for condition, written in (("paid <> 2", [20.0, 1.0]), ("paid > 0", [20.0, 1.0, 2.0])):
+        assert plant.client.redrive("in", "paid") == 1
+        plant.client.redrive("payments", "paid")
+        assert plant.drain(paid(condition)), plant.said
+        assert sorted(value["paid"] for value in plant.values("out")) == sorted(written)
+    assert plant.letters("in") == plant.letters("payments") == {}
 
 
 def test_a_message_at_which_a_step_fails_becomes_a_dead_letter_and_its_neighbours_do_not(plant: Plant) -> None:
