@@ -76,6 +76,7 @@ def run(
 
     said = dict(setting.partition("=")[::2] for setting in conf)
     supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
+    supervisor.require_free()
     # Signals last: Spark takes Ctrl-C for itself when it starts.
     with sessions.opened(settings, master, remote, said) as spark, _live() as show, _ends_with_signals(supervisor.end):
         ran_well = supervisor.run(spark, show)

@@ -91,6 +91,13 @@ def places(ids: Sequence[int]) -> Call[dict[int, Where]]:
     )
 
 
+def deleted_ends(ids: Sequence[int]) -> Call[dict[int, int]]:
+    """Ask where partitions ended that were deleted while a reader with positions of its own knew them."""
+    return Call(
+        "SELECT * FROM penstock.deleted_ends(%s::bigint[])", (list(ids),), lambda rows: dict(map(tuple, rows)), True
+    )
+
+
 def offsets_at(ids: Sequence[int], moment: datetime) -> Call[list[int]]:
     """Find where a moment lies in each partition."""
     return Call(

@@ -37,6 +37,8 @@ _COPY = {
     "dead_timestamp": "timestamp",
     "dead_row": "string",
 }
+# What no name may have, as penstock.name_problem says; Python and Java read it alike.
+CONTROL = r"[\x00-\x1f\x7f-\x9f]"
 # The header of redriven messages that names the rows they failed with.
 _ROWS = "penstock-rows"
 # How the private lanes of redriven messages begin.
@@ -273,7 +275,7 @@ class _Message:
         self._flow, self._frame, self._route = flow, frame, route
         self._partition = self._home(self._text("partition", route.partition))
         self._key = self._text("key", route.key)
-        self._headers = self._text("headers", route.headers)
+        self._headers = F.to_json(self._header_texts())
         self.value = self._value(columns)
 
     def struct(self, value: "Column") -> "Column":
@@ -299,14 +301,17 @@ class _Message:
             name = self._partition
             valid = (
                 F.octet_length(name).between(1, 255)
-                & ~name.rlike(r"[\x00-\x1f\x7f]")
+                & F.is_valid_utf8(name)
+                & ~name.rlike(CONTROL)
                 & ~name.startswith("~")
                 & (name != "*")
             )
             found.append((f"{route.name}: partition", elsewhere | name.isNull() | valid))
         if route.key is not None:
-            valid = (F.octet_length(self._key) > 0) & ~self._key.contains("\0")
+            valid = (F.octet_length(self._key) > 0) & _is_text(self._key)
             found.append((f"{route.name}: key", elsewhere | self._key.isNull() | valid))
+        if route.headers is not None:
+            found.append((f"{route.name}: headers", elsewhere | self._headers_fit()))
         if most_bytes is not None:
             fits = F.coalesce(F.octet_length(self.value) <= most_bytes, F.lit(False))
             found.append((f"{route.name}: value", elsewhere | fits))
@@ -316,11 +321,31 @@ class _Message:
         if expression is None:
             return F.lit(None).cast("string")
         kind = self._kind(what, expression)
-        if what == "headers" and kind.startswith("map<string,string>"):
-            return F.to_json(F.expr(expression))
         if kind.startswith(("struct", "array", "map", "binary")):
             raise Problem(self._flow, self._route.where, f"{self._route.name}: {what} is {kind}, and must be a text")
         return F.expr(expression).cast("string")
+
+    def _header_texts(self) -> "Column":
+        """Return the headers as a map of texts; null where they are given as JSON and are no object of texts."""
+        expression = self._route.headers
+        if expression is None:
+            return F.lit(None).cast("map<string,string>")
+        if self._kind("headers", expression) == "map<string,string>":
+            return F.expr(expression)
+        given = self._text("headers", expression)
+        parsed = F.try_variant_get(F.try_parse_json(given), "$", "map<string,variant>")
+        texts = F.transform_values(parsed, lambda _, value: F.try_variant_get(value, "$", "string"))
+        only_texts = F.forall(F.map_values(parsed), lambda value: F.schema_of_variant(value) == "STRING")
+        return F.when(F.is_valid_utf8(given) & only_texts, texts)
+
+    def _headers_fit(self) -> "Column":
+        """Say of each row whether its headers can be taken, or are none."""
+        texts = self._header_texts()
+        valid = F.forall(
+            F.map_entries(texts),
+            lambda entry: _is_text(entry["key"]) & F.coalesce(_is_text(entry["value"]), F.lit(False)),
+        )
+        return F.expr(self._route.headers or "NULL").isNull() | F.coalesce(valid, F.lit(False))
 
     def _home(self, partition: "Column") -> "Column":
         """Return where a row goes that comes from a redriven message: a lane is nobody's partition but its own."""
@@ -348,6 +373,11 @@ class _Message:
             return self._frame.select(F.expr(expression)).schema.fields[0].dataType.simpleString()
         except PySparkException as error:
             raise Problem(self._flow, self._route.where, f"{self._route.name}: {what}: {first_line(error)}") from None
+
+
+def _is_text(column: "Column") -> "Column":
+    """Say whether PostgreSQL takes it as a text: casts of bytes to a string are not checked by Spark."""
+    return F.is_valid_utf8(column) & ~column.contains("\0")
 
 
 def _entry(flow: Flow, **given: "Column") -> "Column":

@@ -3,8 +3,10 @@
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
 
 from penstock import spark as connector
 from penstock.errors import SetupError
@@ -42,7 +44,9 @@ def opened(
     try:
         yield spark
     finally:
-        spark.stop()
+        # A signal that ended us may have ended it too.
+        with suppress(Py4JError, OSError):
+            spark.stop()
 
 
 def _connect(remote: str, said: Mapping[str, str]) -> "SparkSession":

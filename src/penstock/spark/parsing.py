@@ -96,7 +96,7 @@ class Parser:
             try:
                 rows.append(decode(value))
                 good.append(index)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 misfits.append(Misfit(index, str(error)))
         while True:
             try:

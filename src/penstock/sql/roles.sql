@@ -30,7 +30,7 @@ GRANT EXECUTE ON FUNCTION
     penstock.lag, penstock.list_groups, penstock.list_claims, penstock.history,
     penstock.list_dead_letters, penstock.count_dead_letters,
     penstock.read, penstock.read_segments, penstock.get, penstock.get_segment,
-    penstock.source_heads, penstock.source_places, penstock.offsets_at, penstock.plan_ranges, penstock.read_ranges,
+    penstock.source_heads, penstock.source_places, penstock.deleted_ends, penstock.offsets_at, penstock.plan_ranges, penstock.read_ranges,
     penstock.spend_bytes, penstock.backlog_by_time, penstock.save_snapshot, penstock.snapshot_chain, penstock.published_child, penstock.note_epoch,
     penstock.archived_floors, penstock.plan_archived, penstock.archived_at, penstock.list_archives,
     penstock.ensure_reader, penstock.advance_reader, penstock.reader_positions,

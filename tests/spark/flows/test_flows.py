@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import time
 from collections import Counter
@@ -298,6 +299,55 @@ def test_rows_that_a_queue_cannot_take_are_dead_letters_and_stop_nobody(plant: P
     assert plant.letters() == {"f: to out: partition": 4, "f: to out: value": 1}
 
 
+def test_rows_of_which_nobody_can_make_a_message_are_dead_letters_and_stop_nobody(plant: Plant) -> None:
+    fine = {"id": 1, "part": "cA==", "name": "aw==", "headers": '{"a": "\u00fc"}'}
+    bad = [
+        ("partition", {"part": "/w=="}),
+        ("partition", {"part": "YcKFYg=="}),
+        ("key", {"name": "/w=="}),
+        ("key", {"name": "YQBi"}),
+        *(("headers", {"headers": text}) for text in ("[1]", '{"a": 1}', '{"a": null}', '{"a": "\\u0000"}', "{")),
+    ]
+    plant.client.push("in", [fine, *(fine | change for _, change in bad)], partition="p")
+    # A field that the schema does not have, and that no parser gets through.
+    plant.client.push("in", b'{"id": 2, "other": ' + b"[" * 2000 + b"]" * 2000 + b"}", partition="p")
+    plant.client.push("in", {"id": 3}, partition="p")
+    flow = Flow("f", source="in", schema="id long, part binary, name binary, headers string, note string")
+    flow.route("out", "id = 1", partition="CAST(part AS STRING)", key="CAST(name AS STRING)", headers="headers")
+    flow.route("noted", "id = 3", headers="map('note', note)")
+    assert plant.drain(flow), plant.said
+    (message,) = plant.client.read("out", "p")
+    assert (message.key, message.headers) == ("k", {"a": "\u00fc"})
+    expected = Counter(f"f: to out: {what}" for what, _ in bad)
+    assert plant.letters() == expected | Counter({"f: malformed": 1, "f: to noted: headers": 1})
+    # SQL has the same rule for names.
+    with psycopg.connect(plant.dsn) as connection:
+        told = connection.execute("SELECT penstock.name_problem(U&'a\\0085b') IS NULL").fetchone()
+    assert told == (False,)
+
+
+def test_messages_that_kill_or_garble_are_dead_letters_too(plant: Plant) -> None:
+    flow = Flow("fragile", source="in", schema=ORDERS)
+
+    def touchy(number):  # type: ignore[no-untyped-def]
+        if number == 4:
+            os._exit(1)
+        if number == 9:
+            raise ValueError("a nul: \0")
+        return number
+
+    handled = functions.udf(touchy, LongType())
+    flow.step(lambda df: df.withColumn("id", handled("id")))
+    flow.to("out")
+    plant.client.push("in", [{"id": n, "customer": "c", "amount": 1.0} for n in range(12)], partition="p")
+    assert plant.drain(flow), plant.said
+    assert plant.ids("out") == [n for n in range(12) if n not in (4, 9)]
+    letters = {letter.offset: letter.last_error or "" for letter in plant.client.dead_letters("in")}
+    assert letters.keys() == {4, 9}
+    assert letters[9] == "ValueError: a nul: \\x00"
+    assert "Python worker exited unexpectedly" in letters[4]
+
+
 def test_what_is_wrong_with_columns_is_told_before_anything_starts(plant: Plant) -> None:
     def broken(df: DataFrame) -> DataFrame:
         return df.select("nothing")
@@ -347,6 +397,10 @@ def test_a_changed_flow_is_refused_and_reset_goes_on_where_it_stood(plant: Plant
     flow = Flow("f", source="in", schema=ORDERS).to("out")
     plant.client.push("in", orders(1, 10), partition="p")
     assert plant.drain(flow), plant.said
+    # What an earlier version kept of the same flow fits, too.
+    with psycopg.connect(plant.dsn) as connection:
+        connection.execute("""UPDATE penstock.flows SET shape = '{"sources": [["", "in"]], "state": []}'""")
+    assert plant.drain(flow), plant.said
 
     distinct = Flow("f", source="in", schema=ORDERS)
     distinct.step(lambda df: df.dropDuplicates(["id"]))
@@ -365,20 +419,28 @@ def test_a_changed_flow_is_refused_and_reset_goes_on_where_it_stood(plant: Plant
 
 
 def test_the_shape_of_a_flow_is_the_same_each_time_and_another_for_another_state(plant: Plant) -> None:
-    def shape(*keys: str) -> str:
+    def shape(*keys: str, window: tuple[str, ...] = ("1 minute",), factor: int = 1000) -> str:
         flow = Flow("f", source="in", schema=f"{ORDERS}, at timestamp").to("out")
 
         @flow.step
         def counted(df: DataFrame) -> DataFrame:
-            by = [functions.window("at", "1 minute"), *map(functions.col, keys)]
+            by = [functions.window("at", *window), *map(functions.col, keys)]
             seen = functions.udf(lambda name: name, StringType())
             timely = df.withColumn("customer", seen("customer")).withWatermark("at", "1 minute")
-            return timely.dropDuplicates(["id", "at"]).groupBy(*by).count()
+            listed = functions.collect_list(functions.transform(functions.array("id"), lambda x: x * factor))
+            return timely.dropDuplicates(["id", "at"]).groupBy(*by).agg(listed.alias("listed"))
 
         return checking.shape(flow, frames.flow_rows(plant.spark, flow, Connection(plant.dsn)))
 
     assert shape() == shape()
-    assert shape("customer") != shape()
+    known = shape()
+    for other in (
+        shape("customer"),
+        shape(window=("5 minutes",)),
+        shape(window=("1 minute", "30 seconds")),
+        shape(factor=2000),
+    ):
+        assert other != known
 
 
 def test_files_come_in_and_parquet_and_a_table_go_out(plant: Plant) -> None:
