@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import (
     AlreadyExists,
     EmbeddedError,
+    InvalidFlows,
     InvalidInput,
     LeaseLost,
     MessageTooLarge,
@@ -63,6 +64,7 @@ __all__ = [
     "Duplicate",
     "EmbeddedError",
     "GroupInfo",
+    "InvalidFlows",
     "InvalidInput",
     "LeaseLost",
     "Message",

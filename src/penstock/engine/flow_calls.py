@@ -11,7 +11,10 @@ from penstock.engine.stage_calls import Published, Sent
 
 
 class FlowInfo(msgspec.Struct, frozen=True):
-    """A flow and how it fares: `warm` is admitted to an epoch and not published, `cold` the rest of its `lag`."""
+    """A flow and how it fares: `warm` is admitted to an epoch and not published, `cold` the rest of its `lag`.
+
+    `late_rows` came behind the watermark of a window, a join or a deduplication, and were dropped by Spark.
+    """
 
     name: str
     flow_type: str
@@ -34,6 +37,7 @@ class FlowInfo(msgspec.Struct, frozen=True):
     checkpoint: str
     supervisor: str | None
     told_at: datetime | None
+    late_rows: int
 
 
 class ActionInfo(msgspec.Struct, frozen=True):
@@ -78,16 +82,26 @@ class Telling(NamedTuple):
     retry_at: datetime | None = None
     epoch: int | None = None
     rows_per_second: float = 0.0
+    late_rows: int = 0
 
 
 class Letter(NamedTuple):
-    """A message that becomes a dead letter."""
+    """A message that becomes a dead letter.
+
+    `timestamp` and what follows is a copy of the message, where there is one. `row` is the id of the row that failed,
+    where it is made of several messages.
+    """
 
     queue: str
     partition: str
     offset: int
     reason: str
     error: str | None
+    value: bytes | None = None
+    key: str | None = None
+    headers: str | None = None
+    timestamp: datetime | None = None
+    row: str | None = None
 
 
 class Poison(NamedTuple):
@@ -101,7 +115,14 @@ class Poison(NamedTuple):
 
 def flows() -> Call[list[FlowInfo]]:
     """Describe all flows."""
-    return Call("SELECT * FROM penstock.list_flows()", (), lambda rows: [FlowInfo(*row) for row in rows], True)
+    return Call(
+        "SELECT name, flow_type, state, since, paused, lag, warm, cold, oldest_since, rows_per_second, epoch, epoch_at,"
+        " dead_letters, failures, error, retry_at, sources, outputs, checkpoint, supervisor, told_at, late_rows"
+        " FROM penstock.list_flows()",
+        (),
+        lambda rows: [FlowInfo(*row) for row in rows],
+        True,
+    )
 
 
 def actions(flow: str | None) -> Call[list[ActionInfo]]:
@@ -152,7 +173,7 @@ def tell(name: str, teller: str, telling: Telling, *, take_over: bool = False) -
 
     return Call(
         "SELECT * FROM penstock.tell_flow(%s::text, %s::text, %s::text, %s::integer, %s::text, %s::timestamptz, "
-        "%s::bigint, %s::double precision, %s::boolean)",
+        "%s::bigint, %s::double precision, late_rows => %s::bigint, take_over => %s::boolean)",
         (*names(name), teller, *telling, take_over),
         parse,
         True,
@@ -173,8 +194,11 @@ def stage_letters(stage: int, group: str, letters: Sequence[Letter], *, of_sourc
     """Say of messages that they become dead letters with their epoch."""
     return Call(
         "SELECT penstock.stage_dead_letters(%s::bigint, %s::text, %s::text[], %s::text[], %s::bigint[], %s::text[], "
-        "%s::text[], %s::boolean)",
-        (stage, group, *([letter[i] for letter in letters] for i in range(5)), of_source),
+        "%s::text[], %s::boolean, %b::bytea[], %s::text[], %s::text[], %s::timestamptz[], %s::text[])",
+        (
+            *(stage, group, *([letter[i] for letter in letters] for i in range(5)), of_source),
+            *([letter[i] for letter in letters] for i in range(5, len(Letter._fields))),
+        ),
         nothing,
         True,
     )
