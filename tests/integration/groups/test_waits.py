@@ -1,5 +1,7 @@
 """What a partition waits for can change while it waits: settings, limits, and the clock itself."""
 
+from typing import Any
+
 import pytest
 from log.interleaving import mutate, push
 
@@ -12,6 +14,13 @@ from .steps import MODES, ack, create_group, drain, must_pop, nack, newest, pop,
 SETTINGS = ["delay", "quiet_period"]
 
 
+def configure(client: Client, where: str, settings: dict[str, Any]) -> None:
+    if where == "group":
+        client.configure_group("q", "g", **settings)
+    else:
+        client.configure("q", **settings)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("where", ["group", "queue"])
@@ -19,12 +28,11 @@ def test_a_wait_ends_when_its_setting_is_set_back(
     client: Client, sql: Connection, mode: str, setting: str, where: str
 ) -> None:
     create_group(sql, mode=mode)
-    waiting = {setting: 3600}
-    client.configure_group("q", "g", **waiting) if where == "group" else client.configure("q", **waiting)
+    configure(client, where, {setting: 3600})
     push(sql)
     assert pop(sql) is None
     assert newest(sql)[1] == "t"
-    client.configure_group("q", "g", **{setting: 0}) if where == "group" else client.configure("q", **{setting: 0})
+    configure(client, where, {setting: 0})
     sweep(sql)
     assert pop(sql) is not None
 
