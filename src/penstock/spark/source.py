@@ -69,7 +69,7 @@ class PlainSource(DataSource):
         from penstock.spark.writing import StreamWriter
 
         if overwrite:
-            raise InvalidInput("a log is appended to: use outputMode('append') or outputMode('update'), not complete")
+            raise InvalidInput("a log is appended to: use outputMode('append')")
         options = self._write_options(schema)
         if options.name is not None:
             raise InvalidInput("batchName is for batches: a stream has its checkpoint")
