@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any
 
-from penstock.engine import bells, group_calls, hints
+from penstock.engine import bells, forks, group_calls, hints
 from penstock.engine.batch import AsyncBatch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.batcher import Batcher, M, R, Work
@@ -37,6 +37,11 @@ class AsyncConsumer:
     notify: bool
 
     def __init__(self) -> None:
+        self._begin()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process."""
         self.consumer_id = make_consumer_id()
         self._lines: dict[tuple[str, str], Line] = {}
         self._subscribed: set[tuple[str, str]] = set()
@@ -96,6 +101,7 @@ class AsyncConsumer:
     ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
         options["wait"] = patience(idle_timeout, **options)
+        owner = self.consumer_id
         while stop is None or not stop.is_set():
             batch = await self._take(queue, group, stop, lease=lease, **options)
             if batch is None:
@@ -105,7 +111,7 @@ class AsyncConsumer:
                 yield batch
             finally:
                 renewals.cancel()
-                if not batch.settled:
+                if not batch.settled and self.consumer_id == owner:
                     with suppress(LeaseLost):
                         await batch.release()
 

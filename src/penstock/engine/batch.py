@@ -4,6 +4,7 @@ A batch is settled once: acknowledged, failed or given back. As a context manage
 exit, nack on an exception, and back without counting an attempt when the program itself is being stopped.
 """
 
+import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -29,6 +30,7 @@ class _Claims:
         self.messages: list[StoredMessage] = [message for claim in claims for message in claim.messages]
         self.settled = claims[0].lease_id is None
         self._acked: set[tuple[int, int]] = set()
+        self._entered_by: int | None = None
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -44,6 +46,13 @@ class _Claims:
     def partition(self) -> str:
         """The partition the messages are of, where it is one."""
         return self._only().partition
+
+    def _enter(self) -> None:
+        self._entered_by = os.getpid()
+
+    def _is_left_alone(self) -> bool:
+        """Say that there is nothing to settle: it is done, or this is a child of the process that has the batch."""
+        return self.settled or self._entered_by != os.getpid()
 
     @contextmanager
     def settling(self) -> Iterator[None]:
@@ -192,12 +201,13 @@ class Batch(_Claims):
         return results
 
     def __enter__(self) -> Self:
+        self._enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.settled:
+        if self._is_left_alone():
             return
         if error is None:
             self.ack()
@@ -274,12 +284,13 @@ class AsyncBatch(_Claims):
         return results
 
     async def __aenter__(self) -> Self:
+        self._enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.settled:
+        if self._is_left_alone():
             return
         if error is None:
             await self.ack()

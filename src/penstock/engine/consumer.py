@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from penstock.engine import bells, group_calls, hints
+from penstock.engine import bells, forks, group_calls, hints
 from penstock.engine.batch import Batch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.calls import Call, Place, names
@@ -35,11 +35,16 @@ class Consumer:
     notify: bool
 
     def __init__(self) -> None:
+        self._renewals = Renewals()
+        self._begin()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process."""
         self.consumer_id = make_consumer_id()
         self._lines: dict[tuple[str, str], Line] = {}
         self._subscribed: set[tuple[str, str]] = set()
         self._sweeping = Sweeping()
-        self._renewals = Renewals()
         self._hall = Hall()
         self._counters = Counters()
         self._belled: str | None = None
@@ -102,6 +107,7 @@ class Consumer:
         options are those of `pop`.
         """
         options["wait"] = patience(idle_timeout, **options)
+        owner = self.consumer_id
         while stop is None or not stop.is_set():
             batch = self._take(queue, group, stop, lease=lease, **options)
             if batch is None:
@@ -110,7 +116,7 @@ class Consumer:
                 try:
                     yield batch
                 finally:
-                    if not batch.settled:
+                    if not batch.settled and self.consumer_id == owner:
                         with suppress(LeaseLost):
                             batch.release()
 

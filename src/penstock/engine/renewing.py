@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+from penstock.engine import forks
 from penstock.engine.batch import AsyncBatch, Batch
 from penstock.errors import LeaseLost, PenstockError
 
@@ -18,6 +19,11 @@ class Renewals:
     """Renews the batches of a synchronous client. One daemon thread, started when first used."""
 
     def __init__(self) -> None:
+        self._begin()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process: what the parent has, the parent renews."""
         self._changed = threading.Condition()
         self._due: dict[Batch, float] = {}
         self._leases: dict[Batch, float] = {}
