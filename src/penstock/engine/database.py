@@ -7,6 +7,7 @@ running it twice does no harm.
 
 import asyncio
 import contextlib
+import logging
 import os
 import select
 import threading
@@ -21,7 +22,7 @@ import psycopg
 import psycopg_pool
 
 from penstock.engine import forks
-from penstock.engine.address import Address, open_address
+from penstock.engine.address import Address, open_address, redact
 from penstock.engine.calls import Call
 from penstock.engine.deadlines import AsyncWatch, Watchdog, timed_out
 from penstock.engine.failures import translate
@@ -29,6 +30,8 @@ from penstock.engine.retries import Attempts
 from penstock.engine.wire import AsyncConnection, Connection
 from penstock.errors import PenstockError, Retryable, Unavailable
 from penstock.settings import Settings
+
+log = logging.getLogger("penstock.database")
 
 T = TypeVar("T")
 # How long to wait for the pool before looking whether an embedded server has to be started again.
@@ -87,8 +90,11 @@ class Database:
                 finally:
                     self._give_back(pool, connection)
             except (Unavailable, Retryable) as error:
+                level = logging.WARNING if attempts is None else logging.DEBUG
                 attempts = attempts or Attempts(began, self.settings.timeout, call.repeatable, call.stamped)
-                time.sleep(attempts.pause(error, sent))
+                pause = attempts.pause(error, sent)
+                log.log(level, "%s. The call is tried again", error)
+                time.sleep(pause)
 
     def execute(self, connection: psycopg.Connection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
@@ -181,6 +187,7 @@ class Database:
             if self._pool is not old:
                 return
             if self.address.ensure() or (self._why_not() is None and not old.get_stats().get("pool_available")):
+                log.warning("connecting anew to %s", redact(self.address.dsn))
                 self._pool = self._new_pool()
                 old.close(timeout=0)
         finally:
@@ -270,8 +277,11 @@ class AsyncDatabase:
                     sent = True
                     return call.parse(await self.execute(connection, call))
             except (Unavailable, Retryable) as error:
+                level = logging.WARNING if attempts is None else logging.DEBUG
                 attempts = attempts or Attempts(began, self.settings.timeout, call.repeatable, call.stamped)
-                await asyncio.sleep(attempts.pause(error, sent))
+                pause = attempts.pause(error, sent)
+                log.log(level, "%s. The call is tried again", error)
+                await asyncio.sleep(pause)
 
     async def execute(self, connection: psycopg.AsyncConnection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
@@ -356,6 +366,7 @@ class AsyncDatabase:
                 return
             moved = await asyncio.to_thread(self.address.ensure)
             if moved or (await self._why_not() is None and not old.get_stats().get("pool_available")):
+                log.warning("connecting anew to %s", redact(self.address.dsn))
                 self._pool = await self._new_pool(self.address)
                 await old.close(timeout=0)
 

@@ -1,4 +1,4 @@
--- penstock.fail_claim(before, failed_offset, error, reason, wait)
+-- penstock.fail_claim(before, failed_offset, error, reason, wait, traceback)
 --
 -- Ends a claim that failed: by a nack or because its lease expired. Every delivery counts. Where the failing message is
 -- known and its attempts are used up, it becomes a dead letter. Where it is not known, the messages of the claim are
@@ -6,11 +6,12 @@
 --
 -- Parameters: before - the claim, whose row the caller has locked and looked at again; failed_offset - the message
 -- that failed, if known (those before it are done); error - what the handler said; reason - what to group dead
--- letters by; wait - seconds until the next attempt, null for the backoff.
+-- letters by; wait - seconds until the next attempt, null for the backoff; traceback - for the dead letter.
 -- Returns: whether a message was buried.
 -- Calls: append_state, bury. Tables: queues, consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.fail_claim(
-    before penstock.journal, failed_offset bigint, error text, reason text, wait float8
+    before penstock.journal, failed_offset bigint, error text, reason text, wait float8,
+    traceback text DEFAULT NULL
 )
 RETURNS boolean
 LANGUAGE plpgsql
@@ -30,7 +31,7 @@ DECLARE
     next_offset bigint;
 BEGIN
     IF failing IS NOT NULL AND before.attempt >= (settings ->> 'max_attempts')::integer THEN
-        PERFORM penstock.bury(before, failing, error, reason);
+        PERFORM penstock.bury(before, failing, error, reason, traceback);
         next_offset := failing + 1;
         IF narrow_to > next_offset THEN
             PERFORM penstock.append_state(before, 'r', next_offset, narrow_attempt, narrow_attempt, narrow_to);
