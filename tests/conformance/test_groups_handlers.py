@@ -212,6 +212,35 @@ def test_on_error_is_told_before_the_message_is_failed(client: Client, process: 
     assert told[2:] == [(3, "bad 3", 1, 2)]
 
 
+def test_on_error_of_a_loop_is_told_of_the_batch_whose_block_failed(client: Client, dsn: str) -> None:
+    told: list[Any] = []
+
+    def note(batch: Any, error: BaseException) -> None:
+        told.append((len(batch), str(error), batch.settled))
+
+    def fail() -> None:
+        for batch in client.consume("q", "g", on_error=note):
+            with batch:
+                raise ValueError("sync")
+
+    async def fail_async() -> None:
+        async with AsyncClient(dsn) as twin:
+            async for batch in twin.consume("q", "g", on_error=note):
+                async with batch:
+                    raise ValueError("async")
+
+    client.create_group("q", "g", max_attempts=2, backoff_initial=0)
+    client.push("q", 1)
+    with pytest.raises(ValueError, match="sync"):
+        fail()
+    with pytest.raises(ValueError, match="async"):
+        asyncio.run(fail_async())
+    assert told == [(1, "sync", False), (1, "async", False)]
+    (letter,) = client.dead_letters("q")
+    assert letter.traceback
+    assert "in fail_async" in letter.traceback
+
+
 def test_failures_are_logged_with_their_traceback_and_nothing_else_is(
     client: Client, process: Callable[..., int], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,8 @@ from penstock.engine import forks
 
 log = logging.getLogger("penstock.consumer")
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 class Catcher:
     """Within its block, signals call a function instead of ending the program; several may be open at a time."""
@@ -62,14 +64,11 @@ _catchers: list[Catcher] = []
 _before: dict[int, Any] = {}
 
 
-# Whose handlers they are.
-_process = 0
+_forking = threading.local()
 
 
 def _install() -> None:
-    global _process
-    _process = os.getpid()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _SIGNALS:
         handler = signal.getsignal(number)
         if handler is not _on_signal and _is_default(handler):
             _before[number] = handler
@@ -92,11 +91,6 @@ def _restore() -> dict[int, Any]:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    if os.getpid() != _process:
-        # A child that was ended before it could put the handlers back.
-        _begin()
-        signal.raise_signal(number)
-        return
     if number == signal.SIGINT and any(catcher._caught for catcher in _catchers):
         log.warning("interrupted again: what is in hand comes again when its lease ends")
         _restore()
@@ -112,3 +106,19 @@ def _begin() -> None:
     if _catchers:
         _catchers.clear()
         _restore()
+
+
+def _hold() -> None:
+    """Let signals wait during a fork: a child forgets those that come before it has put the handlers back."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS) if _catchers else None
+
+
+def _let_come() -> None:
+    if getattr(_forking, "mask", None) is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+        _forking.mask = None
+
+
+if hasattr(os, "register_at_fork"):
+    # After what `forks` does, which was registered first.
+    os.register_at_fork(before=_hold, after_in_parent=_let_come, after_in_child=_let_come)
