@@ -45,6 +45,10 @@ class TimedOut(Unavailable, TimeoutError):
     """The call did not finish in time."""
 
 
+class HandlerTimeout(PenstockError, TimeoutError):
+    """A handler took longer than `process` allows; its message is retried, and finally becomes a dead letter."""
+
+
 class SetupError(PenstockError):
     """The installation, a setting, the schema or a permission is not what penstock needs."""
 

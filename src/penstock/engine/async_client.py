@@ -63,8 +63,11 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         self.notify = self.settings.notify
         self._database = AsyncDatabase(self.settings)
         self._spreads = Spreads()
-        self._producer = Producer()
         super().__init__()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._producer = Producer()
         self._pushes: Batcher[Parcel, list[PushResult]] = self._batcher("push", Pushes(self._database, self._producer))
 
     @property

@@ -70,6 +70,9 @@ class Client(Consumer, Operator):
         self.notify = self.settings.notify
         self._database = Database(self.settings)
         self._spreads = Spreads()
+
+    def _begin(self) -> None:
+        super()._begin()
         self._producer = Producer()
 
     @property

@@ -12,6 +12,7 @@ import msgspec
 from penstock.engine.calls import Call, Row, encode_config, names, nothing, scalar, select_slices, slice_of
 from penstock.engine.messages import StoredMessage
 from penstock.engine.packing import unpack
+from penstock.engine.texts import storable
 from penstock.errors import InvalidInput, LeaseLost
 
 # The size of a pop, of each partition: about what a handler can hold.
@@ -102,6 +103,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     last_error: str | None
     consumer: str | None
     died_at: datetime
+    traceback: str | None = None
 
 
 class DeadReason(msgspec.Struct, frozen=True):
@@ -266,23 +268,33 @@ def ack_message(claim: Claim, offset: int) -> Settling:
     )
 
 
-def nack(claim: Claim, offset: int | None, error: str | None, reason: str | None, delay: float | None) -> Call[str]:
-    """Say that a claim failed; raises LeaseLost when its lease is not live."""
+def nack(
+    claim: Claim,
+    offset: int | None,
+    error: str | None,
+    reason: str | None,
+    delay: float | None,
+    traceback: str | None = None,
+) -> Call[str]:
+    """Say that a claim failed; raises LeaseLost when its lease is not live. Any texts are stored."""
 
     def parse(rows: Sequence[Row]) -> str:
         _require([claim], [rows[0][0] is not None])
         outcome: str = rows[0][0]
         return outcome
 
-    arguments = (claim.group_id, claim.partition_id, claim.lease_id, offset, error, reason, delay)
+    texts = [None if text is None else storable(text) for text in (error, reason, traceback)]
+    arguments = (claim.group_id, claim.partition_id, claim.lease_id, offset, *texts[:2], delay, texts[2])
     if claim.shared:
         return Call(
-            "SELECT penstock.nack_range(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8)",
+            "SELECT penstock.nack_range(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8, "
+            "%s::text)",
             arguments,
             parse,
         )
     return Call(
-        "SELECT penstock.nack_claim(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8)",
+        "SELECT penstock.nack_claim(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8, "
+        "%s::text)",
         arguments,
         parse,
     )

@@ -1,14 +1,17 @@
 """Keeps the leases of batches alive while their handlers work: a thread, or a task, that renews in time."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
+from penstock.engine import forks
 from penstock.engine.batch import AsyncBatch, Batch
 from penstock.errors import LeaseLost, PenstockError
+
+log = logging.getLogger("penstock.consumer")
 
 # Renewed when a third of the lease is over, so that two failures in a row do no harm.
 _FRACTION = 3
@@ -18,6 +21,11 @@ class Renewals:
     """Renews the batches of a synchronous client. One daemon thread, started when first used."""
 
     def __init__(self) -> None:
+        self._begin()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process: what the parent has, the parent renews."""
         self._changed = threading.Condition()
         self._due: dict[Batch, float] = {}
         self._leases: dict[Batch, float] = {}
@@ -56,15 +64,17 @@ class Renewals:
 
     def _renew(self, batch: Batch) -> None:
         try:
-            if not batch.settled:
+            if not batch.settled and not batch.abandoned:
                 batch.renew(self._leases.get(batch))
-        except LeaseLost:
+                log.debug("renewed %s", batch)
+        except LeaseLost as error:
             # The handler finds out when it settles the batch.
+            log.warning("%s", error)
             with self._changed:
                 self._due.pop(batch, None)
-        except PenstockError:
+        except PenstockError as error:
             # The next turn comes well before the lease ends.
-            return
+            log.warning("%s could not be renewed: %s", batch, error)
 
 
 async def keep_renewed(batch: AsyncBatch, lease: float | None) -> None:
@@ -73,15 +83,17 @@ async def keep_renewed(batch: AsyncBatch, lease: float | None) -> None:
     while not batch.settled:
         await asyncio.sleep(seconds / _FRACTION)
         try:
-            if not batch.settled:
+            if not batch.settled and not batch.abandoned:
                 # As long as it was leased for, and not what is left of it: renewals that are alike share a call.
                 await batch.renew(lease)
-        except LeaseLost:
+                log.debug("renewed %s", batch)
+        except LeaseLost as error:
+            log.warning("%s", error)
             return
-        except PenstockError:
+        except PenstockError as error:
+            log.warning("%s could not be renewed: %s", batch, error)
             continue
 
 
 def _left(batch: Batch | AsyncBatch) -> float:
-    until = min((claim.lease_until for claim in batch.claims if claim.lease_until), default=None)
-    return 60.0 if until is None else max(0.01, (until - datetime.now(UTC)).total_seconds())
+    return max(0.01, batch.lease_left)
