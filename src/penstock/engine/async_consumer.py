@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from penstock.engine import bells, group_calls, hints
+from penstock.engine.arguments import Name, Seconds, as_text, seconds
 from penstock.engine.batch import AsyncBatch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.batcher import Batcher, M, R, Work
-from penstock.engine.calls import Call, Place, names
+from penstock.engine.calls import Call, Place, group_names
 from penstock.engine.consumer import make_consumer_id, patience
 from penstock.engine.counters import Counters
 from penstock.engine.database import AsyncDatabase
@@ -55,12 +56,12 @@ class AsyncConsumer:
         queue: str,
         group: str = "default",
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
@@ -90,8 +91,8 @@ class AsyncConsumer:
         group: str = "default",
         *,
         stop: asyncio.Event | None = None,
-        idle_timeout: float | None = None,
-        lease: float | None = None,
+        idle_timeout: Seconds | None = None,
+        lease: Seconds | None = None,
         **options: Any,
     ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
@@ -117,7 +118,7 @@ class AsyncConsumer:
         group: str = "default",
         concurrency: int = 1,
         stop: asyncio.Event | None = None,
-        idle_timeout: float | None = None,
+        idle_timeout: Seconds | None = None,
         **options: Any,
     ) -> int:
         """Await a function for each message, in `concurrency` tasks; returns how many were handled."""
@@ -162,19 +163,20 @@ class AsyncConsumer:
         group: str,
         stop: asyncio.Event | None = None,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
         batch: int | None = None,
         partitions: int | None = None,
     ) -> AsyncBatch | None:
-        names(queue, group, *([] if partition is None else [partition]))
+        partition, lease, wait = as_text(partition), seconds(lease), seconds(wait)
+        group_names(queue, group, partition)
         await self._subscribe(queue, group, mode, subscription)
         request = PopRequest(
             queue,

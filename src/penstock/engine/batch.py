@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.engine import group_calls
+from penstock.engine.arguments import Seconds
 from penstock.engine.calls import Call
 from penstock.engine.group_calls import Claim
 from penstock.engine.messages import StoredMessage
@@ -92,7 +93,9 @@ class _Claims:
         self._acked.update((message.partition_id, message.offset) for message in messages)
         self.settled = len(self._acked) == len(self.messages)
 
-    def _nack(self, offset: int | None, reason: str | None, delay: float | None, error: str | None) -> list[Call[str]]:
+    def _nack(
+        self, offset: int | None, reason: str | None, delay: Seconds | None, error: str | None
+    ) -> list[Call[str]]:
         if offset is not None:
             self._only()
         said = reason if error is None else error
@@ -109,7 +112,7 @@ class _Claims:
             *self._release(self.claims[place + 1 :]),
         ]
 
-    def _renew(self, lease: float | None) -> Call[None]:
+    def _renew(self, lease: Seconds | None) -> Call[None]:
         self._open()
         return group_calls.renew(self.claims, lease)
 
@@ -165,7 +168,7 @@ class Batch(_Claims):
         offset: int | None = None,
         *,
         reason: str | None = None,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         error: str | None = None,
     ) -> list[str]:
         """Say that it failed, at `offset` if that is known: all before it is done.
@@ -179,7 +182,7 @@ class Batch(_Claims):
         """Say that one message failed: those before it are done, and later partitions are given back."""
         self._settle(self._nack_message(message, error))
 
-    def renew(self, lease: float | None = None) -> None:
+    def renew(self, lease: Seconds | None = None) -> None:
         """Extend the lease from now, by `lease` seconds or the group's lease time."""
         self._run(self._renew(lease))
 
@@ -252,7 +255,7 @@ class AsyncBatch(_Claims):
         offset: int | None = None,
         *,
         reason: str | None = None,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         error: str | None = None,
     ) -> list[str]:
         """Say that it failed, at `offset` if that is known."""
@@ -262,7 +265,7 @@ class AsyncBatch(_Claims):
         """Say that one message failed."""
         await self._settle(self._nack_message(message, error))
 
-    async def renew(self, lease: float | None = None) -> None:
+    async def renew(self, lease: Seconds | None = None) -> None:
         """Extend the lease from now."""
         await self._run(self._renew(lease))
 

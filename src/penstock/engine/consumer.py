@@ -10,9 +10,10 @@ from typing import Any
 from uuid import uuid4
 
 from penstock.engine import bells, group_calls, hints
+from penstock.engine.arguments import Name, Seconds, as_text, seconds
 from penstock.engine.batch import Batch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
-from penstock.engine.calls import Call, Place, names
+from penstock.engine.calls import Call, Place, group_names
 from penstock.engine.counters import Counters
 from penstock.engine.database import Database
 from penstock.engine.group_calls import MAX_BYTES, Settling, Sweep
@@ -50,12 +51,12 @@ class Consumer:
         queue: str,
         group: str = "default",
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
@@ -91,8 +92,8 @@ class Consumer:
         group: str = "default",
         *,
         stop: threading.Event | None = None,
-        idle_timeout: float | None = None,
-        lease: float | None = None,
+        idle_timeout: Seconds | None = None,
+        lease: Seconds | None = None,
         **options: Any,
     ) -> Iterator[Batch]:
         """Yield batches as they come, and keep their leases alive in the background.
@@ -122,7 +123,7 @@ class Consumer:
         group: str = "default",
         concurrency: int = 1,
         stop: threading.Event | None = None,
-        idle_timeout: float | None = None,
+        idle_timeout: Seconds | None = None,
         **options: Any,
     ) -> int:
         """Call a function for each message, in `concurrency` threads; returns how many were handled.
@@ -176,19 +177,20 @@ class Consumer:
         group: str,
         stop: threading.Event | None = None,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
         batch: int | None = None,
         partitions: int | None = None,
     ) -> Batch | None:
-        names(queue, group, *([] if partition is None else [partition]))
+        partition, lease, wait = as_text(partition), seconds(lease), seconds(wait)
+        group_names(queue, group, partition)
         self._subscribe(queue, group, mode, subscription)
         request = PopRequest(
             queue,
@@ -349,9 +351,9 @@ def handle(batch: Batch, handler: Callable[[StoredMessage], object], stop: threa
     return len(batch.messages)
 
 
-def patience(idle_timeout: float | None, wait: float = 0.0, **options: Any) -> float:
+def patience(idle_timeout: Seconds | None, wait: Seconds = 0.0, **options: Any) -> float:
     """Return how long `consume` waits for each batch."""
-    return float("inf") if idle_timeout is None else max(wait, idle_timeout)
+    return float("inf") if idle_timeout is None else max(seconds(wait), seconds(idle_timeout))
 
 
 def make_consumer_id() -> str:

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate, chain, pairwise, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -210,7 +210,7 @@ def _cuts(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     yield low, len(values)
 
 
-def _key(key: str | None) -> bytes:
+def _key(key: Any) -> bytes:
     if key is None:
         return b""
     if not isinstance(key, str) or not key:
