@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any
 
 from penstock.engine import bells, forks, group_calls, hints
+from penstock.engine.arguments import Name, Seconds, as_text, positive, seconds
 from penstock.engine.async_workers import AsyncCrew
 from penstock.engine.batch import AsyncBatch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.batcher import Batcher, M, R, Work
-from penstock.engine.calls import Call, Place, names
-from penstock.engine.consumer import make_consumer_id, patience, require_seconds, sweep_failed
+from penstock.engine.calls import Call, Place, group_names
+from penstock.engine.consumer import make_consumer_id, patience, sweep_failed
 from penstock.engine.counters import Counters
 from penstock.engine.database import AsyncDatabase
 from penstock.engine.flushes import Pops, Settlings, Sweeps
@@ -68,12 +69,12 @@ class AsyncConsumer:
         queue: str,
         group: str = "default",
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
@@ -103,18 +104,18 @@ class AsyncConsumer:
         group: str = "default",
         *,
         stop: asyncio.Event | None = None,
-        idle_timeout: float | None = None,
-        lease: float | None = None,
-        give_up_after: float | None = None,
+        idle_timeout: Seconds | None = None,
+        lease: Seconds | None = None,
+        give_up_after: Seconds | None = None,
         on_error: Callable[[AsyncBatch, BaseException], object] | None = None,
         **options: Any,
     ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
-        require_seconds(give_up_after=give_up_after)
+        give_up = positive("give_up_after", give_up_after)
         hook = None if on_error is None else AsyncHook(on_error)
         options["wait"] = patience(idle_timeout, **options)
         owner = self.consumer_id
-        outage = Outage(f"pop from {queue} for {group}", give_up_after)
+        outage = Outage(f"pop from {queue} for {group}", give_up)
 
         async def sleep(seconds: float) -> bool:
             if stop is not None:
@@ -152,9 +153,9 @@ class AsyncConsumer:
         group: str = "default",
         concurrency: int = 1,
         stop: asyncio.Event | None = None,
-        idle_timeout: float | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - for each handler, and not for the whole
-        grace: float = 8.0,
+        idle_timeout: Seconds | None = None,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - for each handler, and not for the whole
+        grace: Seconds = 8.0,
         handle_signals: bool = True,
         on_error: Callable[[StoredMessage, BaseException], object] | None = None,
         **options: Any,
@@ -165,14 +166,14 @@ class AsyncConsumer:
         """
         if concurrency < 1:
             raise InvalidInput(f"concurrency is {concurrency} but must be at least 1")
-        require_seconds(timeout=timeout, grace=grace)
+        allowed, ending = positive("timeout", timeout), positive("grace", grace)
         hook = None if on_error is None else AsyncHook(on_error)
-        handlers = [AsyncHandler(handler, "handler", timeout) for _ in range(concurrency)]
+        handlers = [AsyncHandler(handler, "handler", allowed) for _ in range(concurrency)]
 
         def consume(stop: asyncio.Event) -> AsyncGenerator[AsyncBatch, None]:
             return self.consume(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
 
-        crew = AsyncCrew(consume, hook, stop or asyncio.Event(), grace)
+        crew = AsyncCrew(consume, hook, stop or asyncio.Event(), ending)
         loop = asyncio.get_running_loop()
         with Catcher(partial(loop.call_soon_threadsafe, crew.interrupt), wanted=handle_signals) as signals:
             handled = await crew.run(handlers)
@@ -202,19 +203,20 @@ class AsyncConsumer:
         group: str,
         stop: asyncio.Event | None = None,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
         batch: int | None = None,
         partitions: int | None = None,
     ) -> AsyncBatch | None:
-        names(queue, group, *([] if partition is None else [partition]))
+        partition, lease, wait = as_text(partition), seconds(lease), seconds(wait)
+        group_names(queue, group, partition)
         await self._subscribe(queue, group, mode, subscription)
         request = PopRequest(
             queue,

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.engine import group_calls
+from penstock.engine.arguments import Seconds
 from penstock.engine.calls import Call
 from penstock.engine.group_calls import Claim
 from penstock.engine.messages import StoredMessage
@@ -134,7 +135,7 @@ class _Claims:
         self.settled = len(self._acked) == len(self.messages)
 
     def _nack(
-        self, offset: int | None, reason: str | None, delay: float | None, error: str | BaseException | None
+        self, offset: int | None, reason: str | None, delay: Seconds | None, error: str | BaseException | None
     ) -> list[Call[str]]:
         if offset is not None:
             self._only()
@@ -156,7 +157,7 @@ class _Claims:
             *self._release(self.claims[place + 1 :]),
         ]
 
-    def _renew(self, lease: float | None) -> Call[None]:
+    def _renew(self, lease: Seconds | None) -> Call[None]:
         self._open()
         return group_calls.renew(self.claims, lease)
 
@@ -251,7 +252,7 @@ class Batch(_Claims):
         offset: int | None = None,
         *,
         reason: str | None = None,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         error: str | BaseException | None = None,
     ) -> list[str]:
         """Say that it failed, at `offset` if that is known: all before it is done.
@@ -269,7 +270,7 @@ class Batch(_Claims):
         """
         return outcome_of(self._settle(self._nack_message(message, error)))
 
-    def renew(self, lease: float | None = None) -> None:
+    def renew(self, lease: Seconds | None = None) -> None:
         """Extend the lease from now, by `lease` seconds or the group's lease time."""
         self._run(self._renew(lease))
 
@@ -387,7 +388,7 @@ class AsyncBatch(_Claims):
         offset: int | None = None,
         *,
         reason: str | None = None,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         error: str | BaseException | None = None,
     ) -> list[str]:
         """Say that it failed, at `offset` if that is known."""
@@ -397,7 +398,7 @@ class AsyncBatch(_Claims):
         """Say that one message failed."""
         return outcome_of(await self._settle(self._nack_message(message, error)))
 
-    async def renew(self, lease: float | None = None) -> None:
+    async def renew(self, lease: Seconds | None = None) -> None:
         """Extend the lease from now."""
         await self._run(self._renew(lease))
 

@@ -12,9 +12,10 @@ from typing import Any
 from uuid import uuid4
 
 from penstock.engine import bells, forks, group_calls, hints
+from penstock.engine.arguments import Name, Seconds, as_text, positive, seconds
 from penstock.engine.batch import Batch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
-from penstock.engine.calls import Call, Place, names
+from penstock.engine.calls import Call, Place, group_names
 from penstock.engine.counters import Counters
 from penstock.engine.database import Database
 from penstock.engine.group_calls import MAX_BYTES, Settling, Sweep
@@ -65,12 +66,12 @@ class Consumer:
         queue: str,
         group: str = "default",
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
@@ -106,9 +107,9 @@ class Consumer:
         group: str = "default",
         *,
         stop: threading.Event | None = None,
-        idle_timeout: float | None = None,
-        lease: float | None = None,
-        give_up_after: float | None = None,
+        idle_timeout: Seconds | None = None,
+        lease: Seconds | None = None,
+        give_up_after: Seconds | None = None,
         on_error: Callable[[Batch, BaseException], object] | None = None,
         **options: Any,
     ) -> Iterator[Batch]:
@@ -122,11 +123,11 @@ class Consumer:
         batch is settled through an outage for as long as its lease lasts; then its messages are delivered again.
         `on_error` is called with a batch and the exception that its `with` block raised, before it is failed.
         """
-        require_seconds(give_up_after=give_up_after)
+        give_up = positive("give_up_after", give_up_after)
         hook = None if on_error is None else Handler(on_error, "on_error")
         options["wait"] = patience(idle_timeout, **options)
         owner = self.consumer_id
-        outage = Outage(f"pop from {queue} for {group}", give_up_after)
+        outage = Outage(f"pop from {queue} for {group}", give_up)
 
         def sleep(seconds: float) -> bool:
             # Not by waiting for the event: a signal handler that sets it could find its lock taken by this very thread.
@@ -161,9 +162,9 @@ class Consumer:
         group: str = "default",
         concurrency: int = 1,
         stop: threading.Event | None = None,
-        idle_timeout: float | None = None,
-        timeout: float | None = None,
-        grace: float = 8.0,
+        idle_timeout: Seconds | None = None,
+        timeout: Seconds | None = None,
+        grace: Seconds = 8.0,
         handle_signals: bool = True,
         on_error: Callable[[StoredMessage, BaseException], object] | None = None,
         **options: Any,
@@ -179,14 +180,14 @@ class Consumer:
         """
         if concurrency < 1:
             raise InvalidInput(f"concurrency is {concurrency} but must be at least 1")
-        require_seconds(timeout=timeout, grace=grace)
+        allowed, ending = positive("timeout", timeout), positive("grace", grace)
         hook = None if on_error is None else Handler(on_error, "on_error")
 
         def consume(stop: threading.Event) -> Iterator[Batch]:
             return self.consume(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
 
-        with closing(Handler(handler, "handler", timeout)) as runner:
-            crew = Crew(consume, runner, hook, stop or threading.Event(), grace)
+        with closing(Handler(handler, "handler", allowed)) as runner:
+            crew = Crew(consume, runner, hook, stop or threading.Event(), ending)
             with Catcher(crew.interrupt, wanted=handle_signals) as signals:
                 handled = crew.run(concurrency)
         signals.hand_on()
@@ -209,19 +210,20 @@ class Consumer:
         group: str,
         stop: threading.Event | None = None,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
         batch: int | None = None,
         partitions: int | None = None,
     ) -> Batch | None:
-        names(queue, group, *([] if partition is None else [partition]))
+        partition, lease, wait = as_text(partition), seconds(lease), seconds(wait)
+        group_names(queue, group, partition)
         self._subscribe(queue, group, mode, subscription)
         request = PopRequest(
             queue,
@@ -375,21 +377,14 @@ class Consumer:
         self._subscribed.add((queue, group))
 
 
-def require_seconds(**times: float | None) -> None:
-    """Refuse times that are not positive."""
-    for name, seconds in times.items():
-        if seconds is not None and not seconds > 0:
-            raise InvalidInput(f"{name} is {seconds!r} but must be more than 0 seconds")
-
-
 def sweep_failed(error: PenstockError) -> None:
     """Say that a sweep failed, which is nothing to its caller: the next one tries again."""
     _log.warning("a sweep failed, and is tried again: %s", error)
 
 
-def patience(idle_timeout: float | None, wait: float = 0.0, **options: Any) -> float:
+def patience(idle_timeout: Seconds | None, wait: Seconds = 0.0, **options: Any) -> float:
     """Return how long `consume` waits for each batch."""
-    return float("inf") if idle_timeout is None else max(wait, idle_timeout)
+    return float("inf") if idle_timeout is None else max(seconds(wait), seconds(idle_timeout))
 
 
 def make_consumer_id() -> str:

@@ -154,7 +154,15 @@ def register(
     return Call(
         "SELECT * FROM penstock.register_flow(%s::text, %s::text, %s::text[], %s::text[], %s::text, %s::text, "
         "%s::text[], %s::text[], %s::text[])",
-        (*names(name), flow_type, sources, outputs, shape, checkpoint, *([a[i] for a in actions] for i in range(3))),
+        (
+            *names(name, what=("flow",)),
+            flow_type,
+            sources,
+            outputs,
+            shape,
+            checkpoint,
+            *([a[i] for a in actions] for i in range(3)),
+        ),
         parse,
         True,
     )
@@ -162,7 +170,9 @@ def register(
 
 def reset(name: str, checkpoint: str) -> Call[int]:
     """Let a flow begin with a new checkpoint where it stands; returns how many partitions were busy."""
-    return Call("SELECT penstock.reset_flow(%s::text, %s::text)", (*names(name), checkpoint), scalar, True)
+    return Call(
+        "SELECT penstock.reset_flow(%s::text, %s::text)", (*names(name, what=("flow",)), checkpoint), scalar, True
+    )
 
 
 def tell(name: str, teller: str, telling: Telling, *, take_over: bool = False) -> Call[Told]:
@@ -174,7 +184,7 @@ def tell(name: str, teller: str, telling: Telling, *, take_over: bool = False) -
     return Call(
         "SELECT * FROM penstock.tell_flow(%s::text, %s::text, %s::text, %s::integer, %s::text, %s::timestamptz, "
         "%s::bigint, %s::double precision, late_rows => %s::bigint, take_over => %s::boolean)",
-        (*names(name), teller, *telling, take_over),
+        (*names(name, what=("flow",)), teller, *telling, take_over),
         parse,
         True,
     )
@@ -182,12 +192,14 @@ def tell(name: str, teller: str, telling: Telling, *, take_over: bool = False) -
 
 def pause(name: str, paused: bool) -> Call[None]:
     """Say that a flow shall pause, or go on."""
-    return Call("SELECT penstock.pause_flow(%s::text, %s::boolean)", (*names(name), paused), nothing, True)
+    return Call(
+        "SELECT penstock.pause_flow(%s::text, %s::boolean)", (*names(name, what=("flow",)), paused), nothing, True
+    )
 
 
 def forget(name: str) -> Call[None]:
     """Remove a flow from the registry."""
-    return Call("SELECT penstock.forget_flow(%s::text)", names(name), nothing)
+    return Call("SELECT penstock.forget_flow(%s::text)", names(name, what=("flow",)), nothing)
 
 
 def stage_letters(stage: int, group: str, letters: Sequence[Letter], *, of_source: bool) -> Call[None]:

@@ -9,7 +9,8 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.engine.calls import Call, Row, encode_config, names, nothing, scalar, select_slices, slice_of
+from penstock.engine.arguments import Name, Seconds, as_text, seconds
+from penstock.engine.calls import Call, Row, encode_config, group_names, names, nothing, scalar, select_slices, slice_of
 from penstock.engine.messages import StoredMessage
 from penstock.engine.packing import unpack
 from penstock.engine.texts import storable
@@ -193,24 +194,25 @@ class Transition(msgspec.Struct, frozen=True):
 def pop(
     queue: str,
     group: str,
-    partition: str | None,
+    partition: Name | None,
     max_messages: int,
     max_bytes: int,
     max_partitions: int,
-    lease: float | None,
+    lease: Seconds | None,
     consumer: str | None,
     auto_ack: bool,
     lows: list[int] | None,
 ) -> Call[list[Claim]]:
     """Claim what is next."""
-    names(queue, group, *([] if partition is None else [partition]))
+    group_names(queue, group, partition)
+    partition = as_text(partition)
 
     return Call(
         select_claims(
             "pop_claims(%s::text, %s::text, %s::text, %s::integer, %s::bigint, %s::integer, %s::float8, %s::text, "
             "%s::boolean, %s::bigint[])"
         ),
-        (queue, group, partition, max_messages, max_bytes, max_partitions, lease, consumer, auto_ack, lows),
+        (queue, group, partition, max_messages, max_bytes, max_partitions, seconds(lease), consumer, auto_ack, lows),
         lambda rows: claims_of(queue, rows),
         hot=True,
     )
@@ -273,7 +275,7 @@ def nack(
     offset: int | None,
     error: str | None,
     reason: str | None,
-    delay: float | None,
+    delay: Seconds | None,
     traceback: str | None = None,
 ) -> Call[str]:
     """Say that a claim failed; raises LeaseLost when its lease is not live. Any texts are stored."""
@@ -284,7 +286,7 @@ def nack(
         return outcome
 
     texts = [None if text is None else storable(text) for text in (error, reason, traceback)]
-    arguments = (claim.group_id, claim.partition_id, claim.lease_id, offset, *texts[:2], delay, texts[2])
+    arguments = (claim.group_id, claim.partition_id, claim.lease_id, offset, *texts[:2], seconds(delay), texts[2])
     if claim.shared:
         return Call(
             "SELECT penstock.nack_range(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8, "
@@ -300,8 +302,9 @@ def nack(
     )
 
 
-def renew(claims: Sequence[Claim], lease: float | None) -> Settling:
+def renew(claims: Sequence[Claim], lease: Seconds | None) -> Settling:
     """Give claims of one group a new deadline; raises LeaseLost for those whose lease is not live."""
+    lease = seconds(lease)
 
     def parse(rows: Sequence[Row]) -> None:
         for claim, until in zip(claims, rows[0][0], strict=True):
@@ -359,7 +362,7 @@ def create_group(
         raise InvalidInput(f"{moment!r} has no time zone; say datetime(…, tzinfo=UTC)")
     return Call(
         "SELECT penstock.create_group(%s::text, %s::text, %s::jsonb, %s::text, %s::timestamptz, %s::text)",
-        (*names(queue, group), encode_config(config), subscription if moment is None else "time", moment, mode),
+        (*group_names(queue, group), encode_config(config), subscription if moment is None else "time", moment, mode),
         scalar,
     )
 
@@ -368,7 +371,7 @@ def configure_group(queue: str, group: str, changes: Mapping[str, Any]) -> Call[
     """Change a group's settings."""
     return Call(
         "SELECT penstock.configure_group(%s::text, %s::text, %s::jsonb)::text",
-        (*names(queue, group), encode_config(changes)),
+        (*group_names(queue, group), encode_config(changes)),
         lambda rows: msgspec.json.decode(rows[0][0], type=dict[str, Any]),
         True,
     )
@@ -376,7 +379,7 @@ def configure_group(queue: str, group: str, changes: Mapping[str, Any]) -> Call[
 
 def delete_group(queue: str, group: str) -> Call[None]:
     """Delete a group."""
-    return Call("SELECT penstock.delete_group(%s::text, %s::text)", names(queue, group), nothing)
+    return Call("SELECT penstock.delete_group(%s::text, %s::text)", group_names(queue, group), nothing)
 
 
 def seek(
@@ -396,7 +399,7 @@ def seek(
         "SELECT * FROM penstock.seek_partitions(%s::text, %s::text, %s::text, %s::bigint, %s::timestamptz, %s::text, "
         "%s::boolean, %s::bigint)",
         (
-            *names(queue, group),
+            *group_names(queue, group),
             partition,
             to if isinstance(to, int) else None,
             to if isinstance(to, datetime) else None,
@@ -410,7 +413,7 @@ def seek(
 
 def lag(queue: str, group: str) -> Call[int]:
     """Ask how far a group is behind."""
-    return Call("SELECT penstock.lag(%s::text, %s::text)", names(queue, group), scalar, True)
+    return Call("SELECT penstock.lag(%s::text, %s::text)", group_names(queue, group), scalar, True)
 
 
 def groups(queue: str | None) -> Call[list[GroupInfo]]:
@@ -438,7 +441,7 @@ def history(queue: str, group: str, partition: str, limit: int) -> Call[list[Tra
     """Tell what happened to a partition in a group, newest first."""
     return Call(
         "SELECT * FROM penstock.history(%s::text, %s::text, %s::text, %s::integer)",
-        (*names(queue, group, partition), limit),
+        (*group_names(queue, group, partition), limit),
         lambda rows: [Transition(*row) for row in rows],
         True,
     )

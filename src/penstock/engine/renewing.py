@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.engine import forks
+from penstock.engine.arguments import Seconds, seconds
 from penstock.engine.batch import AsyncBatch, Batch
 from penstock.errors import LeaseLost, PenstockError
 
@@ -32,11 +33,11 @@ class Renewals:
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def keep(self, batch: Batch, lease: float | None) -> Iterator[None]:
+    def keep(self, batch: Batch, lease: Seconds | None) -> Iterator[None]:
         """Renew a batch until the body is done."""
         with self._changed:
-            self._leases[batch] = seconds = lease or _left(batch)
-            self._due[batch] = time.monotonic() + seconds / _FRACTION
+            self._leases[batch] = length = seconds(lease) or _left(batch)
+            self._due[batch] = time.monotonic() + length / _FRACTION
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="penstock-renewals", daemon=True)
                 self._thread.start()
@@ -77,11 +78,11 @@ class Renewals:
             log.warning("%s could not be renewed: %s", batch, error)
 
 
-async def keep_renewed(batch: AsyncBatch, lease: float | None) -> None:
+async def keep_renewed(batch: AsyncBatch, lease: Seconds | None) -> None:
     """Renew a batch until it is settled or its lease is lost; run it as a task beside the handler."""
-    seconds = lease or _left(batch)
+    length = seconds(lease) or _left(batch)
     while not batch.settled:
-        await asyncio.sleep(seconds / _FRACTION)
+        await asyncio.sleep(length / _FRACTION)
         try:
             if not batch.settled and not batch.abandoned:
                 # As long as it was leased for, and not what is left of it: renewals that are alike share a call.
