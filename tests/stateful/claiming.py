@@ -67,11 +67,11 @@ class Claiming(Machine):
             assert [content(message) for message in claim.messages] == [lane.contents[offset] for offset in offsets]
             held = Held(group.name, lane.name, claim.lease_id or UUID(int=0), claim.start, claim.stop)
             self.model.deliver(held, offsets)
-            deliveries = group.tracks[lane.name].deliveries
-            assert [message.attempt for message in claim.messages] == [deliveries[offset] for offset in offsets]
+            attempts = group.tracks[lane.name].attempts
+            assert [message.attempt for message in claim.messages] == [attempts[offset] for offset in offsets]
             taken.append(held)
             if batch.settled:
                 self.model.ack(held)
                 for offset in offsets:
-                    deliveries[offset] = 0
+                    attempts[offset] = 0
         self.keep(batch, taken)

@@ -1,7 +1,7 @@
 """What penstock promises, in as few words as possible: the model that the real thing is compared with.
 
-A group's view of a partition is a set of offsets that are done, the offsets that somebody holds, how often each was
-delivered, and how often it failed or may have. Everything else follows.
+A group's view of a partition is a set of offsets that are done, the offsets that somebody holds, and how many deliveries
+of each count. Everything else follows.
 """
 
 from collections import Counter
@@ -40,8 +40,8 @@ class Track:
 
     done: set[int] = field(default_factory=set)
     held: dict[int, UUID] = field(default_factory=dict)
-    deliveries: Counter[int] = field(default_factory=Counter)
-    # Deliveries that failed at this message, or where nobody knows at which.
+    attempts: Counter[int] = field(default_factory=Counter)
+    # Deliveries that failed at a message, or where nobody knows at which: what its attempts must come to.
     failures: Counter[int] = field(default_factory=Counter)
 
     def first_open(self) -> int:
@@ -143,7 +143,7 @@ class Model:
     def may_come(self, group: Group, partition: Partition, limit: int, offsets: list[int]) -> bool:
         """Tell whether these offsets may be handed out together: what was delivered before and failed comes alone."""
         waiting = self.open_offsets(group, partition)
-        most = 1 if group.tracks[partition.name].deliveries[offsets[0]] else limit
+        most = 1 if group.tracks[partition.name].attempts[offsets[0]] else limit
         if group.mode == "ordered":
             return offsets == waiting[:most]
         in_a_row = list(range(offsets[0], offsets[0] + len(offsets)))
@@ -176,7 +176,7 @@ class Model:
         if group.mode == "ordered":
             track.done.update(range(offsets[0]))
         track.held.update(dict.fromkeys(range(held.start, held.stop), held.lease))
-        track.deliveries.update(offsets)
+        track.attempts.update(offsets)
 
     def ack(self, held: Held, up_to: int | None = None, only: int | None = None) -> None:
         track = self.groups[held.group].tracks[held.partition]
@@ -189,26 +189,23 @@ class Model:
         track = self.groups[held.group].tracks[held.partition]
         for offset in self.holds(held):
             del track.held[offset]
-            track.deliveries[offset] -= 1
+            track.attempts[offset] -= 1
 
     def fail(self, held: Held, failed: int | None) -> None:
         """End a claim that failed, at a known offset or not: all before that offset is done."""
         group = self.groups[held.group]
         track = group.tracks[held.partition]
-        shared = group.mode == "shared"
         offsets = self.holds(held)
-        # What was handed out alone is what failed; in an ordered group so is what alone is left of a claim.
-        alone = (held.stop - held.start if shared else len(offsets)) == 1
-        known = offsets[0] if failed is None and alone else failed
+        known = offsets[0] if failed is None and len(offsets) == 1 else failed
         track.failures.update(offsets if known is None else [known])
         for offset in offsets:
             del track.held[offset]
             if known is not None and offset < known:
                 track.done.add(offset)
-            elif known is not None and offset > known and shared:
-                # Not reached: this delivery does not count. In an ordered group it does, and from now on it comes alone.
-                track.deliveries[offset] -= 1
-        if known is not None and track.deliveries[known] >= group.max_attempts:
+            elif known is not None and offset > known:
+                # Not reached: this delivery does not count.
+                track.attempts[offset] -= 1
+        if known is not None and track.attempts[known] >= group.max_attempts:
             self._bury(group, held.partition, known)
 
     def _bury(self, group: Group, name: str, offset: int) -> None:
@@ -216,7 +213,7 @@ class Model:
         track.done.add(offset)
         if offset >= partition.floor:
             group.letters.append(
-                Letter(offset, partition.contents[offset], track.deliveries[offset], track.failures[offset])
+                Letter(offset, partition.contents[offset], track.attempts[offset], track.failures[offset])
             )
 
     # Operating

@@ -21,8 +21,9 @@ ACTIONS = st.one_of(
     st.tuples(st.just("pop"), GROUPS),
 )
 # What is done in a transaction, and within savepoints in it, each of which is rolled back or not.
-SAVEPOINTS = st.deferred(lambda: st.tuples(st.just("savepoint"), STEPS, st.booleans()))
-STEPS = st.lists(ACTIONS | SAVEPOINTS, min_size=1, max_size=3)
+Step = tuple[Any, ...]
+SAVEPOINTS: st.SearchStrategy[Step] = st.deferred(lambda: st.tuples(st.just("savepoint"), STEPS, st.booleans()))
+STEPS: st.SearchStrategy[list[Step]] = st.lists(ACTIONS | SAVEPOINTS, min_size=1, max_size=3)
 
 
 Batches = list[tuple[Batch, list[Held]]]
@@ -41,7 +42,7 @@ class Transacting(Claiming):
     """What a savepoint takes back did not happen, and what is left of a transaction happened at its end."""
 
     @rule(steps=STEPS, commits=st.sampled_from([True, True, True, False]))
-    def transact(self, steps: list[tuple[Any, ...]], commits: bool) -> None:
+    def transact(self, steps: list[Step], commits: bool) -> None:
         self.answer()
         undone: Batches = []
         level = Level()
@@ -65,7 +66,7 @@ class Transacting(Claiming):
             assert not batch.settled, "the acknowledgement was rolled back"
             self.keep(batch, held)
 
-    def take(self, steps: list[tuple[Any, ...]], tx: Any, level: Level, undone: Batches) -> None:
+    def take(self, steps: list[Step], tx: Any, level: Level, undone: Batches) -> None:
         """Do the steps on one level, and those within on levels of their own."""
         for step in steps:
             match step:
