@@ -1,7 +1,7 @@
 """What penstock promises, in as few words as possible: the model that the real thing is compared with.
 
-A group's view of a partition is a set of offsets that are done, the offsets that somebody holds, and how many deliveries
-of each count. Everything else follows.
+A group's view of a partition is a set of offsets that are done, the offsets that somebody holds, and how many
+deliveries of each count. Everything else follows.
 """
 
 from collections import Counter
