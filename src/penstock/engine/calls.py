@@ -455,7 +455,7 @@ def encode_config(config: Mapping[str, Any]) -> str:
     """Return settings as JSON."""
     try:
         return msgspec.json.encode(config).decode()
-    except (TypeError, msgspec.MsgspecError) as error:
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidInput(f"settings must be JSON values: {error}") from None
 
 

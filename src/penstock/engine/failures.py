@@ -7,6 +7,8 @@ SQLAlchemy and Django wrap.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import psycopg
+
 from penstock.errors import (
     AlreadyExists,
     InvalidInput,
@@ -74,10 +76,19 @@ def translate(error: BaseException) -> PenstockError | None:
     """Return what to raise for a driver's error, or None where it is not the database's doing."""
     code = sqlstate_of(error)
     if code is None:
-        return None
+        return _unsendable(error)
     kind, advice = _ADVICE.get(code) or _CLASSES.get(code[:2]) or (PenstockError, "")
     said = _primary_message(error)
     return kind(f"{said}. {advice}" if advice else said)
+
+
+def _unsendable(error: BaseException) -> InvalidInput | None:
+    """Return what to raise for a value that the driver could not even send."""
+    if isinstance(error, UnicodeEncodeError):
+        return InvalidInput(f"{error.object!r:.100} cannot be written as UTF-8")
+    if isinstance(error, psycopg.DataError):
+        return InvalidInput(f"a value cannot be sent to PostgreSQL: {error}")
+    return None
 
 
 @contextmanager
