@@ -80,7 +80,12 @@ class Line:
     def __call__(self, what: str, arguments: list[str], stdin: bytes = b"") -> Result:
         said, out, err = (self._folder / name for name in ("in", "out", "err"))
         said.write_bytes(stdin)
-        with self._patch.context() as patch, said.open() as given, out.open("w") as printed, err.open("w") as told:
+        with (
+            self._patch.context() as patch,
+            said.open() as given,
+            out.open("w") as printed,
+            err.open("w", errors="backslashreplace") as told,
+        ):
             for name, stream in (("stdin", given), ("stdout", printed), ("stderr", told)):
                 patch.setattr(sys, name, stream)
             code = self._run(what, arguments)
@@ -126,9 +131,9 @@ def test_any_argument_ends_with_an_exit_code(line: Line, penstock: Penstock) -> 
 
 def test_any_standard_input_is_taken_or_refused(line: Line, penstock: Penstock) -> None:
     one_line = [given for given in BYTES.values() if len(given) < MIB and not set(b"\r\n") & set(given)]
-    pushed = line("lines", ["push", "q", "--partition", "lines"], b"\n".join(one_line) + b"\n")
+    pushed = line("lines", ["push", "lines", "--partition", "p"], b"\n".join(one_line) + b"\n")
     assert pushed.code == 0, pushed.stderr
-    assert [message.value for message in penstock.client.read("q", "lines")] == one_line
+    assert [message.value for message in penstock.client.read("lines", "p")] == one_line
     for form in ("json", "envelope"):
         for name, given in {**JSON_TEXTS, "all bytes": BYTES["all bytes"]}.items():
             before = penstock.everything()
