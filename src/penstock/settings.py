@@ -5,11 +5,14 @@ precedence. `penstock config` prints what came of it, so a value always knows wh
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.errors import SetupError
+
+_DRIVER = re.compile(r"(postgres(?:ql)?)\+\w+(?=://)")
 
 
 def default_home() -> Path:
@@ -21,6 +24,17 @@ def default_home() -> Path:
         return Path("/var/lib/penstock")
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "penstock"
+
+
+def without_driver(url: str) -> str:
+    """Return an address as libpq takes it: SQLAlchemy's have the name of a driver in the scheme."""
+    return _DRIVER.sub(r"\1", url.strip(), count=1) if _DRIVER.match(url.strip()) else url
+
+
+def _embedded(text: str) -> str:
+    if text not in ("auto", "never"):
+        raise ValueError("must be auto or never")
+    return text
 
 
 def _seconds(text: str) -> float:
@@ -63,10 +77,16 @@ OPTIONS = (
     Option(
         "url",
         "postgresql://… (a database) or http(s)://… (a gateway); unset means embedded",
-        str,
+        without_driver,
         lambda: None,
     ),
     Option("home", "folder of the embedded services", lambda t: Path(t).expanduser(), default_home),
+    Option(
+        "embedded",
+        "auto: without a url, the embedded server is used; never: that is an error",
+        _embedded,
+        lambda: "auto",
+    ),
     Option("timeout", "seconds that one call may take", _seconds, lambda: 30.0),
     Option("connect_timeout", "seconds to wait for a connection", _seconds, lambda: 10.0),
     Option("pool_size", "connections that one client may hold", _count, lambda: 8),
@@ -84,7 +104,8 @@ class Setting:
     """One effective value and its source: `argument`, an environment variable's name, or `default`."""
 
     option: Option
-    value: object
+    # An address has a password in it.
+    value: object = field(repr=False)
     source: str
 
 
@@ -92,8 +113,9 @@ class Setting:
 class Settings:
     """The effective settings of one client or command."""
 
-    url: str | None
+    url: str | None = field(repr=False)
     home: Path
+    embedded: str
     timeout: float
     connect_timeout: float
     pool_size: int
@@ -102,6 +124,10 @@ class Settings:
     pending_check: bool
     notify: bool
     origins: tuple[Setting, ...]
+
+    def is_default(self, name: str) -> bool:
+        """Say whether nobody has set a setting."""
+        return any(setting.option.name == name and setting.source == "default" for setting in self.origins)
 
 
 def resolve(arguments: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None) -> Settings:

@@ -151,6 +151,12 @@ def test_a_command_gets_the_value_and_the_rest_in_its_environment(penstock: Comm
     assert client.lag("orders", "g") == 0
 
 
+def test_a_command_can_tell_a_null_value_from_an_empty_one(penstock: CommandLine, client: Client) -> None:
+    client.push("orders", [None, b""], partition="p")
+    result = penstock("pop", "orders", "--exec", "cat; echo ${PENSTOCK_NULL-none}", PENSTOCK_NULL="inherited")
+    assert result.lines == ["1", "none"]
+
+
 def test_a_command_that_fails_is_retried_and_then_dead(penstock: CommandLine, client: Client) -> None:
     client.create("orders", max_attempts=2, backoff_initial=0)
     client.push("orders", [b"good", b"bad", b"better"], partition="p")

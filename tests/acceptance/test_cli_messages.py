@@ -11,6 +11,7 @@ from penstock import Client, InvalidInput, Message
 from penstock.cli import envelopes
 
 AWKWARD = [b"", b"plain text", b'{"a":  1.10, "b": [1e400]}', b'"quoted"', b"\xff\x00\xfe", "grüße\t✓".encode(), b"12"]
+AWKWARD_TOO = [*AWKWARD, None, b"null", b" null"]
 
 
 def test_messages_are_pushed_from_arguments(penstock: CommandLine, client: Client) -> None:
@@ -53,7 +54,7 @@ def test_many_lines_go_in_batches_and_are_summed_up(penstock: CommandLine, clien
     numbers = b"".join(b"%d\n" % number for number in range(2500))
     [pushed] = penstock("push", "orders", "--partition", "p", "--batch", "1000", "--json", stdin=numbers).objects
     assert (pushed["count"], pushed["first_offset"], pushed["id"]) == (2500, 0, None)
-    assert [int(m.value) for m in client.read("orders", "p")] == list(range(2500))
+    assert [m.json() for m in client.read("orders", "p")] == list(range(2500))
     assert len({m.timestamp for m in client.read("orders", "p")}) == 3
 
 
@@ -114,7 +115,7 @@ def test_a_wrong_envelope_is_refused(penstock: CommandLine, client: Client) -> N
 def test_what_was_read_can_be_pushed_again(penstock: CommandLine, client: Client) -> None:
     client.push_many(
         "orders",
-        [Message(value, key=f"k{n}", headers={"n": str(n)}, partition="p") for n, value in enumerate(AWKWARD)],
+        [Message(value, key=f"k{n}", headers={"n": str(n)}, partition="p") for n, value in enumerate(AWKWARD_TOO)],
     )
     lines = penstock("read", "orders", "p", "--json").stdout
     penstock("push", "copy", "--format", "envelope", stdin=lines)
@@ -151,6 +152,27 @@ def test_an_envelope_tells_json_text_and_bytes_apart(penstock: CommandLine, clie
         "headers": None,
         "value": {"a": 1.1},
     }
+
+
+def test_a_null_value_is_pushed_and_told_from_others(penstock: CommandLine, client: Client) -> None:
+    penstock("push", "q", "--null", "--key", "k", "--partition", "p", "--header", "a=b")
+    penstock("push", "q", "null", "", "--partition", "p")
+    first, *rest = client.read("q", "p")
+    assert (first.value, first.key, first.headers) == (None, "k", {"a": "b"})
+    assert [message.value for message in rest] == [b"null", b""]
+    shown = penstock("read", "q", "p", "--json")
+    assert [{name: one[name] for name in one if name.startswith("value")} for one in shown.objects] == [
+        {"value": None},
+        {"value_text": "null"},
+        {"value_text": ""},
+    ]
+    assert penstock("read", "q", "p").lines == ["null", "null", ""]
+    assert penstock("read", "q", "p", "--raw").stdout == b"null"
+
+
+@pytest.mark.parametrize("more", [("message",), ("--format", "json")])
+def test_a_null_value_is_a_message_by_itself(penstock: CommandLine, more: tuple[str, ...]) -> None:
+    assert "--null is the message" in penstock("push", "q", "--null", *more, code=2).stderr
 
 
 def test_a_range_is_read_by_offset(penstock: CommandLine, client: Client) -> None:

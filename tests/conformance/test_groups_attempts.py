@@ -31,19 +31,21 @@ FAILURES: dict[str, Fail] = {
 
 
 def work(api: Any, queue: str, poison: set[int], fail: Fail) -> tuple[list[int], Counter[int]]:
-    """Consume and fail at some offsets until nothing is left; return what was done, and how often all was delivered."""
+    """Consume and fail at some offsets until nothing is left; return what was done, and the deliveries of each."""
     done: list[int] = []
     deliveries: Counter[int] = Counter()
     while api.lag(queue, "g"):
         if (batch := api.pop(queue, "g")) is None:
             continue
-        deliveries.update(offsets(batch))
         bad = next((offset for offset in offsets(batch) if offset in poison), None)
+        # Where it is known which one failed, those behind it were not reached.
+        reached = bad if fail is FAILURES["at a known offset"] else None
+        deliveries.update(offset for offset in offsets(batch) if reached is None or offset <= reached)
         if bad is None:
             done += offsets(batch)
             batch.ack()
         else:
-            if fail is FAILURES["at a known offset"]:
+            if reached is not None:
                 done += [offset for offset in offsets(batch) if offset < bad]
             fail(batch, bad)
     return done, deliveries

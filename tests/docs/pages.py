@@ -78,7 +78,15 @@ class Page:
 
 def pages() -> list[Page]:
     """Return every page of the documentation."""
-    return [read(path) for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))]
+    return [
+        read(path)
+        for path in (
+            ROOT / "README.md",
+            ROOT / "CHANGELOG.md",
+            ROOT / "SECURITY.md",
+            *sorted((ROOT / "docs").rglob("*.md")),
+        )
+    ]
 
 
 def read(path: Path) -> Page:

@@ -23,7 +23,10 @@ def reference(name: str) -> str:
 
 def public_methods(kind: type[Any]) -> list[str]:
     # What these do is between the parts of the client.
-    internal = {"ack_through", "begin", "block", "outcome", "settle", "settling"}
+    internal = {
+        *("ack_through", "begin", "block", "outcome", "settle", "settling"),
+        *("acknowledged", "check", "reopen", "run"),
+    }
     return [
         name
         for name, member in inspect.getmembers(kind)

@@ -80,11 +80,14 @@ def connect_port() -> Iterator[None]:
 
 
 def kept(client: Client, queue: str) -> list[bytes]:
-    """Return all values of a queue, sorted."""
+    """Return all values of a queue that are not null, sorted."""
     if queue not in [info.name for info in client.queues()]:
         return []
     return sorted(
-        message.value for partition in client.partitions(queue) for message in client.scan(queue, partition.name)
+        message.value
+        for partition in client.partitions(queue)
+        for message in client.scan(queue, partition.name)
+        if message.value is not None
     )
 
 

@@ -16,7 +16,9 @@ from .conftest import Lab
 def fill(client: Client) -> None:
     for number in range(40):
         headers = {"n": str(number)} if number % 3 == 0 else None
-        message = Message(b"%d" % number, key=f"k{number % 5}" if number % 2 else None, headers=headers)
+        message = Message(
+            None if number % 7 == 0 else b"%d" % number, key=f"k{number % 5}" if number % 2 else None, headers=headers
+        )
         client.push("in", [message, Message(b"again %d" % number)], partition=f"p{number % 2}")
 
 

@@ -18,7 +18,7 @@ from .conftest import Lab
 
 def rows(frame: DataFrame) -> list[tuple[object, ...]]:
     return sorted(
-        (row.queue, row.partition, row.offset, row.key, bytes(row.value), row.headers, row.timestamp, row.id)
+        (row.queue, row.partition, row.offset, row.key, row.value, row.headers, row.timestamp, row.id)
         for row in frame.collect()
     )
 

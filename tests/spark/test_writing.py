@@ -53,7 +53,7 @@ def test_a_key_picks_the_partition_that_it_picks_for_the_client(lab: Lab) -> Non
     lab.write(frame, queue="out")
     lab.client.push_many("twin", [Message(b"%d" % number, key=key) for number, key in enumerate(keys)])
 
-    def placed(queue: str) -> dict[str, set[bytes]]:
+    def placed(queue: str) -> dict[str, set[bytes | None]]:
         return {
             partition.name: {message.value for message in lab.client.scan(queue, partition.name)}
             for partition in lab.client.partitions(queue)
@@ -68,7 +68,7 @@ def test_many_rows_of_many_partitions_keep_their_order(lab: Lab) -> None:
     )
     lab.write(frame, queue="out")
     for partition in lab.client.partitions("out"):
-        values = [int(message.value) for message in lab.client.scan("out", partition.name)]
+        values = [message.json() for message in lab.client.scan("out", partition.name)]
         assert values == list(range(int(partition.name), 30_000, 7))
 
 
@@ -81,7 +81,7 @@ def test_scattered_rows_keep_their_keys_and_headers(lab: Lab) -> None:
     )
     lab.write(frame, queue="out")
     found = [
-        (int(m.value), m.partition, m.key, m.headers)
+        (m.json(), m.partition, m.key, m.headers)
         for partition in lab.client.partitions("out")
         for m in lab.client.scan("out", partition.name)
     ]
@@ -109,8 +109,26 @@ def test_what_was_read_can_be_written(lab: Lab) -> None:
     ]
 
 
+def test_null_values_come_back_from_the_log_as_null(lab: Lab) -> None:
+    frame = lab.spark.range(0, 3_000, 1, 1).selectExpr(
+        "concat('p', id % 3) AS partition",
+        "if(id % 4 = 0, NULL, CAST(id AS STRING)) AS value",
+        "CAST(id AS STRING) AS key",
+    )
+    lab.write(frame, queue="in")
+    expected = {str(number): b"%d" % number if number % 4 else None for number in range(3_000)}
+    logged = [message for name in ("p0", "p1", "p2") for message in lab.client.read("in", name)]
+    assert {message.key: message.value for message in logged} == expected
+    read = lab.read()
+    assert read.schema["value"].nullable
+    assert {row.key: row.value for row in read.collect()} == expected
+    assert read.where("value IS NULL").count() == 750
+    lab.write(read, queue="out")
+    copied = [message for name in ("p0", "p1", "p2") for message in lab.client.read("out", name)]
+    assert [(message.key, message.value) for message in copied] == [(message.key, message.value) for message in logged]
+
+
 BAD_ROWS = {
-    "no value": (["CAST(if(id = 7, NULL, 'v') AS BINARY) AS value"], r"row 3 of task 1 \(queue 'out'.* has no value"),
     "too large": (["repeat('x', if(id = 7, 11, 10)) AS value"], r"row 3 of task 1 .* of 11 bytes, .* allows 10"),
     "empty key": (["'v' AS value", "if(id = 7, '', 'k') AS key"], r"row 3 of task 1 .* key that is empty"),
     "headers": (["'v' AS value", "if(id = 7, '[1]', '{}') AS headers"], r"row 3 of task 1 .* not a JSON object of"),

@@ -14,7 +14,7 @@ from uuid import UUID
 class Content(NamedTuple):
     """What a message says."""
 
-    value: bytes
+    value: bytes | None
     key: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
 

@@ -40,7 +40,7 @@ class Pushing(Machine):
             self.model.push(self.names[place], [content])
 
     @rule(partition=PARTITIONS, value=VALUES, key=st.none() | ANY_TEXT, headers=st.dictionaries(ANY_TEXT, ANY_TEXT))
-    def push_anything(self, partition: int, value: bytes, key: str | None, headers: dict[str, str]) -> None:
+    def push_anything(self, partition: int, value: bytes | None, key: str | None, headers: dict[str, str]) -> None:
         name = self.names[partition]
         pushed = Message(value, key, headers or None)
         texts = [*headers, *headers.values(), *([] if key is None else [key])]
@@ -69,7 +69,7 @@ class Pushing(Machine):
             (place, self.seen[name, each]) for place, each in enumerate(ids) if place not in fresh
         ]
 
-    @rule(partition=PARTITIONS, value=VALUES, again=st.integers(1, 2))
+    @rule(partition=PARTITIONS, value=st.binary(max_size=12), again=st.integers(1, 2))
     def push_repeatedly(self, partition: int, value: bytes, again: int) -> None:
         """Send one push several times, as a client does whose answer was lost."""
         name, producer = self.names[partition], uuid4()

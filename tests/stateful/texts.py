@@ -16,7 +16,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=1
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cf", "Zl", "Zp")), min_size=1, max_size=12
 ).filter(lambda name: not name.startswith("~") and name != "*")
-VALUES = st.binary(max_size=12)
+VALUES = st.none() | st.binary(max_size=12)
 CONTENTS = st.builds(
     Content,
     VALUES,

@@ -17,7 +17,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 messages = st.builds(
     Message,
-    value=st.binary(max_size=20),
+    value=st.none() | st.binary(max_size=20),
     key=st.none() | texts.filter(bool),
     headers=st.none() | st.dictionaries(texts, texts, max_size=2),
 )
@@ -35,7 +35,7 @@ def sent(kind: int, size: int, numbers: list[int]) -> bytes:
     return struct.pack(">iiiii", 1, 0, kind, len(numbers), 1) + b"".join(entries)
 
 
-def content(message: Message | StoredMessage) -> tuple[bytes, str | None, dict[str, str] | None]:
+def content(message: Message | StoredMessage) -> tuple[bytes | None, str | None, dict[str, str] | None]:
     return message.value, message.key, dict(message.headers) if message.headers else None
 
 

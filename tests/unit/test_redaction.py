@@ -1,5 +1,6 @@
 """What is shown or logged of an address never has its password."""
 
+import traceback
 from urllib.parse import quote
 
 import pytest
@@ -7,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
+from penstock import AsyncClient, Client, PenstockError
 from penstock.engine.address import redact
+from penstock.settings import resolve
 
 SECRET = "s3cr3t"
 
@@ -21,6 +24,8 @@ SECRET = "s3cr3t"
         (f"postgres://ann:{SECRET}@a,b:5433/app?sslmode=require", "postgres://ann:***@a,b:5433/app?sslmode=require"),
         (f"postgresql://:{SECRET}@db/app", "postgresql://:***@db/app"),
         (f"https://ann:{SECRET}@gateway/x", "https://ann:***@gateway/x"),
+        (f"postgresql+psycopg://ann:{SECRET}@db/app", "postgresql://ann:***@db/app"),
+        (f"postgresql+asyncpg://ann:{SECRET}@db/app?sslmode=require", "postgresql://ann:***@db/app?sslmode=require"),
         ("host=db user=ann", "user=ann host=db"),
     ],
 )
@@ -49,10 +54,29 @@ def test_the_rest_of_the_address_stays_readable(dsn: str, shown: str) -> None:
         f"postgresql://ann:%zz{SECRET}@db/app",
         f"host=db password={SECRET} nonsense",
         f"host=db pasword={SECRET}",
+        f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:1/app",
+        f"postgresql+psycopg2://ann:a@{SECRET}@127.0.0.1:1/app",
+        f"postgresql+psycopg://ann:{SECRET}@127.0.0.1:1/app?ssl=require",
+        f"postgres+x://ann@127.0.0.1:1/app?password={SECRET}",
+        f"mysql://ann:{SECRET}@127.0.0.1:1/app",
+        f"https://ann:{SECRET}@gateway/x",
     ],
 )
 def test_a_password_is_never_shown(dsn: str) -> None:
     assert SECRET not in redact(dsn)
+    settings = resolve({"url": dsn, "connect_timeout": 2}, {})
+    assert SECRET not in repr(settings)
+    local = dsn.replace("@db", "@127.0.0.1:1").replace("host=db", "host=127.0.0.1 port=1")
+    with pytest.raises(PenstockError) as raised:
+        Client(local, connect_timeout=2)
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
+    assert SECRET not in repr(AsyncClient(local))
+
+
+def test_an_address_of_sqlalchemy_is_taken_as_it_is_without_the_driver() -> None:
+    assert resolve({"url": "postgresql+asyncpg://ann@db/app"}, {}).url == "postgresql://ann@db/app"
+    assert resolve({}, {"PENSTOCK_URL": "postgres+psycopg://db"}).url == "postgres://db"
+    assert resolve({"url": "host=db+x://y"}, {}).url == "host=db+x://y"
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=4))

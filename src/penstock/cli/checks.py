@@ -112,6 +112,10 @@ def schema(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     found, needed = migrate.inspect(connection).schema_version, sql.version()
     if found is None:
         return "info", "none yet", "the first client makes it, if it may; else run `penstock migrate`"
+    if found == needed + 1:
+        return "warn", f"version {found}, one ahead of this penstock, which works", "pip install --upgrade penstock"
+    if sql.oldest() <= found < needed and not embedded:
+        return "warn", f"version {found}, one behind this penstock, which works", "run `penstock migrate`"
     if found > needed:
         return "fail", f"version {found}, and this penstock knows only {needed}", "pip install --upgrade penstock"
     if found < needed and not embedded:
@@ -218,6 +222,7 @@ _SERVER_CHECKS: tuple[Callable[[psycopg.Connection[Any], bool], Finding], ...] =
     group_checks.stuck_groups,
     group_checks.expired_claims,
     group_checks.overdue_messages,
+    group_checks.failing_timers,
     group_checks.dead_letters,
     group_checks.abandoned_stages,
     privileges,

@@ -1,7 +1,7 @@
 """A shell command for one message: how people without Python handle messages.
 
-The command gets the value on standard input and the rest in its environment. It runs in a process group of its own, so
-that whatever it started ends with it when this process is interrupted.
+The command gets the value on standard input, nothing where it is null, and the rest in its environment. It runs in a
+process group of its own, so that whatever it started ends with it when this process is interrupted.
 """
 
 import os
@@ -40,8 +40,9 @@ def _environment(group: str, message: "StoredMessage") -> dict[str, str]:
         "ID": str(message.id),
         "KEY": message.key,
         "ATTEMPT": str(message.attempt),
+        "NULL": "1" if message.value is None else None,
     }
-    inherited = {name: text for name, text in os.environ.items() if name != "PENSTOCK_KEY"}
+    inherited = {name: text for name, text in os.environ.items() if name not in ("PENSTOCK_KEY", "PENSTOCK_NULL")}
     return {**inherited, **{f"PENSTOCK_{name}": text for name, text in known.items() if text is not None}}
 
 

@@ -195,11 +195,13 @@ def _inspect(client: "Client", queue: str, group: str | None, wanted: int, as_js
     found = client.dead_letters(queue, group, after=wanted - 1, limit=1)
     if not found or found[0].dead_letter_id != wanted:
         raise NotFound(f"queue {queue} has no dead letter {wanted}; `penstock dead-letters {queue}` lists those it has")
+    from penstock.cli import envelopes
+
     record = _record(found[0])
     if not as_json:
         for name in ("value", "value_text", "value_base64"):
             record.pop(name, None)
-        record["value"] = found[0].value.decode(errors="replace")
+        record["value"] = envelopes.text_of(found[0].value)
     output.show_one(record, as_json)
 
 

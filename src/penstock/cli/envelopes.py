@@ -1,8 +1,9 @@
 """A message as one line of JSON, the same for `read --json`, `pop --json` and `push --format envelope`.
 
 A value that is JSON is in `value`, as it was written: numbers keep their digits, objects their order. Any other text is
-in `value_text`, and what is not UTF-8 is in `value_base64`. So a line says what the value was, and what was read can be
-pushed again. Only white space around a JSON value is lost, and line breaks within become spaces.
+in `value_text`, and what is not UTF-8 is in `value_base64`. A `value` of null is a null value; the text null, which is
+JSON too, is in `value_text`. So a line says what the value was, and what was read can be pushed again. Only white space
+around a JSON value is lost, and line breaks within become spaces.
 """
 
 from datetime import datetime
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.engine.group_calls import Claim
 
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
+_NULL = b"null"
 
 
 class Envelope(msgspec.Struct):
@@ -49,11 +51,11 @@ class Letter(msgspec.Struct):
     partition: str | None = None
     dedupe_id: str | None = None
 
-    def content(self) -> bytes:
-        """Return the bytes of the value."""
+    def content(self) -> bytes | None:
+        """Return the bytes of the value, or None where it is null."""
         match self.value, self.value_text, self.value_base64:
             case (msgspec.Raw() as raw, msgspec.UNSET, msgspec.UNSET):
-                return bytes(raw)
+                return None if bytes(raw) == _NULL else bytes(raw)
             case (msgspec.UNSET, str() as text, msgspec.UNSET):
                 return text.encode()
             case (msgspec.UNSET, msgspec.UNSET, bytes() as content):
@@ -86,16 +88,24 @@ def write(message: StoredMessage, held: "Claim | None" = None) -> bytes:
     return _encoder.encode(envelope) + b"\n"
 
 
-def value_of(content: bytes) -> dict[str, Any]:
+def value_of(content: bytes | None) -> dict[str, Any]:
     """Return a value under the name that says what it was: value, value_text or value_base64."""
+    if content is None:
+        return {"value": msgspec.Raw(_NULL)}
     try:
         text = content.decode()
     except UnicodeDecodeError:
         return {"value_base64": content}
     try:
-        return {"value": msgspec.Raw(bytes(_any_json.decode(content)).translate(_ONE_LINE))}
+        value = bytes(_any_json.decode(content))
     except (msgspec.DecodeError, RecursionError):
         return {"value_text": text}
+    return {"value_text": text} if value == _NULL else {"value": msgspec.Raw(value.translate(_ONE_LINE))}
+
+
+def text_of(content: bytes | None) -> str:
+    """Return a value as people read it; a null value, as Kafka's tools do, as `null`."""
+    return "null" if content is None else content.decode(errors="replace")
 
 
 def read(line: bytes) -> Message:

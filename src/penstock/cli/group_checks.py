@@ -8,7 +8,7 @@ import psycopg
 
 from penstock.engine import group_calls, migrate, option_calls, stage_calls
 from penstock.engine.calls import Call
-from penstock.engine.group_calls import GroupInfo
+from penstock.engine.group_calls import FailingTimer, GroupInfo
 
 Finding = tuple[Literal["ok", "info", "warn", "fail"], str] | tuple[Literal["ok", "info", "warn", "fail"], str, str]
 T = TypeVar("T")
@@ -20,6 +20,14 @@ _SECOND_LOOK = 1.0
 _UNSWEPT = timedelta(seconds=10)
 _ABANDONED = timedelta(hours=1)
 _FEW = 5
+_TIMERS = {
+    "journal": "the timer",
+    "claim": "a range",
+    "doorbell": "a wake-up",
+    "enrolment": "the enrolment",
+    "scheduled": "a scheduled push",
+    "sweep": "the sweep as a whole",
+}
 
 
 def stuck_groups(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
@@ -65,6 +73,25 @@ def overdue_messages(connection: psycopg.Connection[Any], embedded: bool) -> Fin
         "warn",
         f"scheduled for partition {first[0].partition} of queue {first[0].queue}, due since {_when(first[0].due_at)}",
         "neither a consumer nor a sweeper is running: start one, or run `penstock maintain` or `penstock up`",
+    )
+
+
+def failing_timers(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
+    """Look for timers that fail: what they are about stands still."""
+    if (unseen := _unseen(connection)) is not None:
+        return unseen
+    failing = _ask(connection, group_calls.failing_timers())
+    if not failing:
+        return "ok", "none"
+    found = [
+        f"{_timer(timer)} since {_when(timer.since)}, {timer.failures} times, next try {_when(timer.retry_at)}:"
+        f" {timer.error} ({timer.sqlstate})"
+        for timer in failing
+    ]
+    return (
+        "fail",
+        _listed(found),
+        "others go on; remove the cause, and the next try clears it (penstock.failing_timers)",
     )
 
 
@@ -118,6 +145,7 @@ def _unseen(connection: psycopg.Connection[Any]) -> Finding | None:
     [(allowed,)] = connection.execute(
         "SELECT has_function_privilege('penstock.list_groups(text)', 'EXECUTE')"
         " AND has_function_privilege('penstock.list_claims(text, text)', 'EXECUTE')"
+        " AND has_function_privilege('penstock.list_failing_timers()', 'EXECUTE')"
     ).fetchall()
     return None if allowed else ("info", "not for this user's eyes", "a consumer or an admin can look")
 
@@ -130,6 +158,14 @@ def _now(connection: psycopg.Connection[Any]) -> datetime:
     [(now,)] = connection.execute("SELECT clock_timestamp()").fetchall()
     moment: datetime = now
     return moment
+
+
+def _timer(timer: FailingTimer) -> str:
+    words = [_TIMERS[timer.kind]]
+    words += [f"of partition {timer.partition}"] * (timer.partition is not None)
+    words += [f"of group {timer.group}"] * (timer.group is not None)
+    words += [f"of queue {timer.queue}"] * (timer.queue is not None)
+    return " ".join(words)
 
 
 def _name(info: GroupInfo) -> str:

@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -57,8 +57,8 @@ def maintain(given: Given, once: bool, every: float, as_json: bool) -> None:
                 _show(done, as_json)
 
 
-def one_pass(client: "Client") -> dict[str, Any]:
-    """Look at every partition once; return what was done."""
+def one_pass(client: "Client", between: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Look at every partition once, and do something else after each transaction of it; return what was done."""
     total = dict.fromkeys(_COUNTS, 0)
     chunks = 0
     with output.progress("partitions") as advance:
@@ -67,6 +67,7 @@ def one_pass(client: "Client") -> dict[str, Any]:
             advance(chunk.visited)
             for name in _COUNTS:
                 total[name] += getattr(chunk, name)
+            between()
     if not chunks:
         output.remark("another process is at it")
     return {"time": datetime.now(UTC), **total}
@@ -75,18 +76,24 @@ def one_pass(client: "Client") -> dict[str, Any]:
 def passes(client: "Client", every: float) -> Iterator[dict[str, Any] | None]:
     """Make a pass every so many seconds, for ever; between them sweep, and yield None so that the caller can look.
 
-    A database that is away for a while is reported, and waited for.
+    A pass that has much to drop takes long, so there are sweeps during it, too. A database that is away for a while is
+    reported, and waited for.
     """
     due = sweep_due = time.monotonic()
+
+    def sweep_when_due() -> None:
+        nonlocal sweep_due
+        if time.monotonic() >= sweep_due:
+            sweep_due = time.monotonic() + _SWEEP_EVERY
+            sweep(client)
+
     while True:
         try:
             if time.monotonic() >= due:
                 due = time.monotonic() + every
-                yield one_pass(client)
+                yield one_pass(client, sweep_when_due)
             yield None
-            if time.monotonic() >= sweep_due:
-                sweep_due = time.monotonic() + _SWEEP_EVERY
-                sweep(client)
+            sweep_when_due()
         except (Retryable, Unavailable) as error:
             output.remark(f"penstock: {error}")
         time.sleep(max(0.0, min(_TICK, due - time.monotonic())))

@@ -15,7 +15,7 @@ from penstock.cli import output
 from penstock.cli.interrupts import Interrupts
 from penstock.cli.options import Command, Given, subscription
 from penstock.cli.reading import json_option, line_of, raw_option
-from penstock.errors import LeaseLost
+from penstock.errors import LeaseLost, NotFound
 
 if TYPE_CHECKING:
     from penstock.engine.batch import Batch
@@ -34,11 +34,12 @@ _LOOK = 0.5
         "penstock pop orders --group billing --exec 'echo \"$PENSTOCK_OFFSET\"; cat'",
         "penstock pop orders --group billing --follow --exec ./charge.sh",
         "penstock pop orders --group audit --no-ack --lease 60 --json",
-        "penstock pop orders --group mailer --mode shared --subscription new --wait 30 --fail-empty",
+        "penstock pop orders --create --group mailer --mode shared --subscription new --wait 30 --fail-empty",
     ),
 )
 @click.argument("queue")
 @click.option("--group", default="default", show_default=True, help="Group to consume for; made on first use.")
+@click.option("--create", is_flag=True, help="Make the queue, too, if there is none.")
 @click.option("--partition", help="Only this partition.")
 @click.option(
     "--max-messages",
@@ -97,6 +98,7 @@ def pop(
     context: click.Context,
     queue: str,
     group: str,
+    create: bool,
     partition: str | None,
     max_messages: int,
     lease: float | None,
@@ -114,12 +116,14 @@ def pop(
 
     They are acknowledged when they are written out; what cannot be written is given back. With --no-ack nothing is
     acknowledged: each line of JSON has lease_id, lease_until and attempt, and the messages come again when the lease
-    has ended. Prints nothing, and exits with 0, when there is nothing.
+    has ended. Prints nothing, and exits with 0, when there is nothing. A queue that does not exist is not made without
+    --create: exits with 3.
 
     --exec gives the command the value on standard input, and in the environment PENSTOCK_QUEUE, PENSTOCK_GROUP,
-    PENSTOCK_PARTITION, PENSTOCK_OFFSET, PENSTOCK_ID, PENSTOCK_KEY (if there is one) and PENSTOCK_ATTEMPT. Each message
-    is acknowledged when its command is done. One that fails is retried, with the reason `exit N`, and finally becomes a
-    dead letter. The lease is renewed meanwhile. With --follow this is a worker: run as many as you like.
+    PENSTOCK_PARTITION, PENSTOCK_OFFSET, PENSTOCK_ID, PENSTOCK_KEY (if there is one), PENSTOCK_ATTEMPT, and
+    PENSTOCK_NULL=1 where the value is null and standard input empty. Each message is acknowledged when its command is
+    done. One that fails is retried, with the reason `exit N`, and finally becomes a dead letter. The lease is
+    renewed meanwhile. With --follow this is a worker: run as many as you like.
 
     Ctrl-C and SIGTERM give back what is not done, end the command, and exit with 130.
     """
@@ -134,6 +138,8 @@ def pop(
     }
     popped = 0
     with context.ensure_object(Given).client() as client, Interrupts() as interrupts:
+        if not create:
+            _require_queue(client, queue)
         if follow or command is not None:
             patience = idle_timeout if follow else wait
             batches = _kept(client, queue, group, patience, interrupts, options)
@@ -156,6 +162,18 @@ def pop(
                     break
     if fail_empty and not popped:
         context.exit(_EMPTY)
+
+
+def _require_queue(client: "Client", queue: str) -> None:
+    """Refuse a queue that does not exist: it may be a typing error."""
+    from penstock.engine import calls
+
+    try:
+        client._database.run(calls.partitions(queue, limit=1))
+    except NotFound:
+        raise NotFound(
+            f"there is no queue {queue!r}; `penstock queues` lists those there are, and --create makes it"
+        ) from None
 
 
 def _kept(

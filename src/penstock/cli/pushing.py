@@ -27,6 +27,7 @@ _FEW = 20
         "penstock push orders --format json < events.ndjson",
         "penstock push reminders 'pay your bill' --delay 3d",
         "penstock push orders '{\"id\": 1}' --dedupe-id order-1",
+        "penstock push orders --null --key customer-7",
         "penstock read orders 0 --json | penstock push copy --format envelope",
     ),
 )
@@ -40,6 +41,7 @@ _FEW = 20
     show_default=True,
     help="What a message is: its bytes as they are, JSON that is checked, or an object as `read --json` prints it.",
 )
+@click.option("--null", "as_null", is_flag=True, help="Push one message whose value is null, as Kafka's tombstones.")
 @click.option("--partition", help="Partition to push to; else the key picks one.")
 @click.option("--key", help="Key of the messages: those of one key stay in order.")
 @click.option(
@@ -72,6 +74,7 @@ def push(
     queue: str,
     messages: tuple[str, ...],
     form: str,
+    as_null: bool,
     partition: str | None,
     key: str | None,
     headers: dict[str, str],
@@ -87,24 +90,27 @@ def push(
     message; lines that wait longer than a second are pushed before their batch is full. A batch is pushed as a whole or
     not at all, and an error says how many messages of earlier batches are in.
 
-    An envelope is an object with `value` (any JSON), `value_text` or `value_base64`, and maybe `key`, `headers`,
-    `partition` and `dedupe_id`; options come before what it says itself. Blank lines count as messages in text only.
+    An envelope is an object with `value` (any JSON; null is a null value), `value_text` or `value_base64`, and maybe
+    `key`, `headers`, `partition` and `dedupe_id`; options come before what it says itself. Blank lines count as
+    messages in text only.
 
     Prints for each partition its name, the offset of the first message, how many were stored, and the id if it is one.
     Of messages that come later it prints when instead of the offset, and the id by which `penstock scheduled` cancels
     them. Duplicates are not stored, and counted on stderr; the JSON has their number.
     """
-    if dedupe_id is not None and (len(messages) != 1 or messages == ("-",)):
+    if as_null and (messages or form != "text"):
+        raise click.UsageError("--null is the message: it goes with no other, and with no --format")
+    if dedupe_id is not None and not as_null and (len(messages) != 1 or messages == ("-",)):
         raise click.UsageError("--dedupe-id is for one message; for many, push envelopes that have a dedupe_id each")
     if delay is not None and at is not None:
         raise click.UsageError("--delay and --at are two ways to say when: give one")
     from penstock.engine.messages import Message
 
-    make = _maker(form, Message(b"", key, headers, partition, dedupe_id))
+    make = _maker("null" if as_null else form, Message(b"", key, headers, partition, dedupe_id))
     tally = Tally(queue)
     line = 0
     try:
-        batches = _batches(messages, batch)
+        batches = iter([[b"null"]]) if as_null else _batches(messages, batch)
         with given.client() as client, output.progress("messages") as advance:
             for lines in batches:
                 made = [message for number, text in enumerate(lines, line + 1) for message in make(number, text)]
@@ -193,6 +199,7 @@ def _maker(form: str, given: "Message") -> "Callable[[int, bytes], list[Message]
         "text": Message,
         "json": envelopes.require_json,
         "envelope": envelopes.read,
+        "null": lambda _: Message(None),
     }
     read = readers[form]
 

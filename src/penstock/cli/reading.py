@@ -19,7 +19,7 @@ json_option = click.option(
     "form",
     flag_value="json",
     help="Print envelopes, one JSON object per line: queue, partition, offset, id, timestamp, key, headers, and the "
-    "value as value (JSON), value_text (other text) or value_base64 (neither).",
+    "value as value (JSON, or null for a null value), value_text (other text) or value_base64 (neither).",
 )
 raw_option = click.option("--raw", "form", flag_value="raw", help="Print the bytes as they are, with nothing between.")
 
@@ -137,12 +137,12 @@ def _print(messages: "Iterable[StoredMessage]", form: str | None, at_once: bool 
 
 def line_of(form: str | None) -> "Callable[[StoredMessage], bytes]":
     """Return what makes a line of a message."""
-    if form == "json":
-        from penstock.cli import envelopes
-
-        return envelopes.write
     if form == "raw":
-        return lambda message: message.value
+        return lambda message: message.value or b""
+    from penstock.cli import envelopes
+
+    if form == "json":
+        return envelopes.write
     if output.is_terminal():
-        return lambda message: output.printable(message.value.decode(errors="replace")).encode() + b"\n"
-    return lambda message: message.value.decode(errors="replace").encode() + b"\n"
+        return lambda message: output.printable(envelopes.text_of(message.value)).encode() + b"\n"
+    return lambda message: envelopes.text_of(message.value).encode() + b"\n"

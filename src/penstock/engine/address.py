@@ -5,9 +5,10 @@ the same for both.
 """
 
 import re
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -16,12 +17,15 @@ from penstock import sql
 from penstock.engine import migrate
 from penstock.engine.failures import translate
 from penstock.errors import SetupError, Unavailable
-from penstock.settings import Settings
+from penstock.settings import Settings, without_driver
 
 if TYPE_CHECKING:
     from penstock.embedded import Instance
 
-_LOGIN = re.compile(r"(://[^:/?#@]*):.*@", re.DOTALL)
+# Up to the last @: libpq, and people who forget to escape, allow almost anything in a password.
+_LOGIN = re.compile(r"(://[^:/?#@]*):(.*)@", re.DOTALL)
+_HOW = "Set PENSTOCK_URL=postgresql://user:password@host/database to use a server of your own"
+_announced = False
 
 
 @dataclass
@@ -48,7 +52,8 @@ class Address:
         try:
             return psycopg.connect(self.dsn, **self.connect_options())
         except psycopg.OperationalError as error:
-            raise unreachable(self.dsn, error) from error
+            # What libpq says may quote the address: only words that are safe go on.
+            raise unreachable(self.dsn, error) from (error if _scrubbed(self.dsn, str(error)) == str(error) else None)
 
     def ensure(self) -> bool:
         """See to it that an embedded server runs; say whether the address changed by that."""
@@ -76,7 +81,7 @@ def open_address(settings: Settings, *, check_schema: bool = True) -> Address:
                 if state.schema_version is None or (older and address.embedded is not None):
                     migrate.migrate(connection)
                 else:
-                    migrate.require_current(state)
+                    migrate.require_usable(state)
     except psycopg.OperationalError as error:
         address.close()
         raise unreachable(address.dsn, error) from error
@@ -96,8 +101,7 @@ def with_database(dsn: str, name: str) -> str:
 
 def redact(dsn: str) -> str:
     """Return a DSN that may be shown: without its passwords."""
-    # Up to the last @: libpq, and people who forget to escape, allow almost anything in a password.
-    shown = _LOGIN.sub(r"\1:***@", dsn, count=1)
+    shown = _LOGIN.sub(r"\1:***@", without_driver(dsn), count=1)
     if shown.startswith(("http://", "https://")):
         return shown
     try:
@@ -115,7 +119,7 @@ def unreachable(dsn: str, error: psycopg.Error) -> Exception:
     known = translate(error)
     if known is not None:
         return known
-    said = " ".join(str(error).split()).rstrip(".?")
+    said = _scrubbed(dsn, " ".join(str(error).split()).rstrip(".?"))
     if "authentication failed" in said or "no password supplied" in said:
         return SetupError(f"{redact(dsn)} refused the login: {said}. Check PENSTOCK_URL.")
     if "does not exist" in said:
@@ -123,19 +127,63 @@ def unreachable(dsn: str, error: psycopg.Error) -> Exception:
     return Unavailable(f"{redact(dsn)} cannot be reached: {said}. Check that it runs, and PENSTOCK_URL.")
 
 
+def _scrubbed(dsn: str, said: str) -> str:
+    """Return words about an address without what may be a piece of its password.
+
+    libpq ends a password at the first @ or /. What comes after it in one that was not escaped is then taken for a host
+    or a port, and quoted.
+    """
+    login = _LOGIN.search(dsn)
+    given = [login[2]] if login else []
+    try:
+        values = conninfo_to_dict(dsn)
+        given += [str(values[name]) for name in ("password", "sslpassword") if values.get(name)]
+    except psycopg.ProgrammingError:
+        pass
+    pieces = {piece for text in given for piece in (text, unquote(text), *re.split(r"[^\w.-]+", unquote(text)))}
+    for piece in sorted(pieces, key=len, reverse=True):
+        if len(piece) > 2:
+            said = said.replace(piece, "***")
+    return said
+
+
 def _find(settings: Settings) -> Address:
     url = settings.url
     if url is None:
-        from penstock import embedded
-
-        instance = embedded.attach(settings.home)
-        return Address(settings, instance.dsn, instance)
+        return _embedded(settings)
     if url.startswith(("http://", "https://")):
-        raise SetupError(f"{url} is a gateway, which this version cannot speak to yet; give a postgresql://… address")
+        raise SetupError(
+            f"{redact(url)} is a gateway, which this version cannot speak to yet; give a postgresql://… address"
+        )
     try:
         conninfo_to_dict(url)
-    except psycopg.ProgrammingError as error:
+    except psycopg.ProgrammingError:
+        # What libpq says of it quotes it.
         raise SetupError(
-            f"the address is neither postgresql://… nor http(s)://… ({str(error).strip()}); check PENSTOCK_URL"
+            "the address cannot be read: it must be postgresql://user:password@host:port/database?name=value, with "
+            "parameters that libpq knows, and with characters such as @ / ? # % of a password percent-encoded; check "
+            "PENSTOCK_URL"
         ) from None
     return Address(settings, url)
+
+
+def _embedded(settings: Settings) -> Address:
+    if settings.embedded == "never":
+        raise SetupError(f"PENSTOCK_URL is not set, and PENSTOCK_EMBEDDED=never forbids the embedded server. {_HOW}.")
+    from penstock import embedded
+
+    instance = embedded.attach(settings.home)
+    _announce(settings)
+    return Address(settings, instance.dsn, instance)
+
+
+def _announce(settings: Settings) -> None:
+    """Say once which server this is, where nobody has said that it is meant."""
+    global _announced
+    if _announced or not settings.is_default("home"):
+        return
+    _announced = True
+    sys.stderr.write(
+        f"penstock: PENSTOCK_URL is not set, so this is the embedded PostgreSQL in {settings.home}. {_HOW}, or "
+        f"PENSTOCK_HOME={settings.home} if this one is meant.\n"
+    )

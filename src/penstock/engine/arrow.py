@@ -1,13 +1,16 @@
 """Packed slices to Arrow, with no work per message: the buffers of a segment become the buffers of a column."""
 
 from array import array
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, chain, pairwise, starmap
 from operator import sub
 from typing import Any
 
+import msgspec
+
 from penstock.engine.calls import Slices
-from penstock.engine.packing import Slice
+from penstock.engine.decoding import decode_headers, decode_key
+from penstock.engine.packing import Slice, ends_of
 from penstock.engine.runs import EPOCH
 from penstock.errors import MissingExtra
 
@@ -23,7 +26,7 @@ SCHEMA = pa.schema(
         pa.field("partition", pa.string(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("key", pa.string()),
-        pa.field("value", pa.binary(), nullable=False),
+        pa.field("value", pa.binary()),
         pa.field("headers", pa.string()),
         pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
     ]
@@ -45,8 +48,8 @@ def record_batch(queue: str, partition: str, parts: Sequence[Slice]) -> Any:
             pa.repeat(partition, count),
             _offsets(parts, count),
             texts([(part.keys, part.key_ends, part.key_start) for part in parts], stops, count),
-            values(pa.binary(), [(part.body, part.ends, part.body_start) for part in parts], stops, count),
-            texts([(part.headers, part.header_ends, part.header_start) for part in parts], stops, count),
+            payloads(parts, stops, count),
+            texts([(part.headers, part.header_ends, part.header_start) for part in parts], stops, count, shown_headers),
             times(parts, stops),
         ],
         schema=SCHEMA,
@@ -66,8 +69,24 @@ def values(kind: Any, columns: Sequence[tuple[bytes, bytes, int]], stops: Any, c
     return pa.Array.from_buffers(kind, count, [None, offsets, pa.py_buffer(b"".join(bodies))])
 
 
-def texts(columns: Sequence[tuple[bytes | None, bytes | None, int]], stops: Any, count: int) -> Any:
-    """Join packed columns of text, where a length of zero means none."""
+def payloads(parts: Sequence[Slice], stops: Any, count: int) -> Any:
+    """Join the values of slices. Only where some are null is there a buffer that says which are not."""
+    if all(len(part.ends) == 4 * part.count for part in parts):
+        return values(pa.binary(), [(part.body, part.ends, part.body_start) for part in parts], stops, count)
+    columns = [(part.body, part.ends[: 4 * part.count], part.body_start) for part in parts]
+    _, offsets, data = values(pa.binary(), columns, stops, count).buffers()
+    nulls = b"".join([part.ends[4 * part.count :] or bytes(part.count) for part in parts])
+    valid = pc.equal(pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(nulls)]), 0)
+    return pa.Array.from_buffers(pa.binary(), count, [valid.buffers()[1], offsets, data])
+
+
+def texts(
+    columns: Sequence[tuple[bytes | None, bytes | None, int]],
+    stops: Any,
+    count: int,
+    shown: Callable[[bytes], str | None] = decode_key,
+) -> Any:
+    """Join packed columns of text, where a length of zero means none; `shown` is for bytes that are no text."""
     if not any(column for column, _, _ in columns):
         return pa.nulls(count, pa.string())
     counts = map(sub, (numbers := stops.to_pylist()), [0, *numbers[:-1]])
@@ -76,7 +95,26 @@ def texts(columns: Sequence[tuple[bytes | None, bytes | None, int]], stops: Any,
         for (column, ends, start), size in zip(columns, counts, strict=True)
     ]
     texts = values(pa.string(), filled, stops, count)
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        packed = chain.from_iterable(starmap(_split, filled))
+        return pa.array([shown(text) for text in packed], pa.string())
     return pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.string()), texts)
+
+
+def shown_headers(packed: bytes) -> str | None:
+    """Return headers as they are where they are text, and else as JSON that shows them."""
+    if not packed:
+        return None
+    try:
+        return packed.decode()
+    except UnicodeDecodeError:
+        return msgspec.json.encode(decode_headers(packed)).decode()
+
+
+def _split(column: bytes, ends: bytes, start: int) -> list[bytes]:
+    return [column[low - start : high - start] for low, high in pairwise(chain((start,), ends_of(ends)))]
 
 
 def _offsets(parts: Sequence[Slice], count: int) -> Any:

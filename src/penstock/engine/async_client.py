@@ -10,7 +10,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from penstock import settings as settings_module
-from penstock.engine import calls, foreign, option_calls, pushes
+from penstock.engine import calls, foreign, option_calls, pushes, savepoints
 from penstock.engine.address import redact
 from penstock.engine.async_consumer import AsyncConsumer
 from penstock.engine.async_operating import AsyncOperator
@@ -159,10 +159,10 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         if connection is not None:
             tx = AsyncTransaction(connection, self.consumer_id)
             with translated(tx.raised), tx.outcome():
-                async with foreign.async_transaction_on(connection) as execute:
+                async with foreign.async_transaction_on(connection, tx.effects) as execute:
                     with tx.begin(_translating(execute)).block():
                         yield tx
-                    await self._write(tx, execute)
+                    await self._write(tx)
             return
         async with self._database.connection() as own:
 
@@ -172,9 +172,9 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
             tx = AsyncTransaction(own, self.consumer_id)
             with translated(tx.raised), tx.outcome():
                 async with self._database.transaction(own):
-                    with tx.begin(_translating(execute_own)).block():
+                    with savepoints.watch_async_psycopg(own, tx.effects), tx.begin(_translating(execute_own)).block():
                         yield tx
-                    await self._write(tx, execute_own)
+                    await self._write(tx)
         self._pushed([Place(queue, "") for queue in tx.gathered.queues()])
 
     # Reading
@@ -360,14 +360,14 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         known = self._spreads.get(queue)
         return known or self._spreads.put(queue, await self._database.run(calls.spread(queue)))
 
-    async def _write(self, tx: AsyncTransaction, execute: foreign.AsyncExecute) -> None:
+    async def _write(self, tx: AsyncTransaction) -> None:
+        await tx.check()
         # On the transaction's own connection: the pool may have no other.
         spreads = {}
         for queue in tx.gathered.queues_to_spread():
-            ask = calls.spread(queue)
-            spreads[queue] = self._spreads.get(queue) or self._spreads.put(queue, ask.parse(await execute(ask)))
+            spreads[queue] = self._spreads.get(queue) or self._spreads.put(queue, await tx.run(calls.spread(queue)))
         if (call := tx.gathered.write(spreads)) is not None:
-            call.parse(await execute(call))
+            await tx.run(call)
 
 
 def _translating(execute: foreign.AsyncExecute) -> AsyncRun:

@@ -12,7 +12,7 @@ from penstock.engine.batch import AsyncBatch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.batcher import Batcher, M, R, Work
 from penstock.engine.calls import Call, Place, names
-from penstock.engine.consumer import make_consumer_id, patience
+from penstock.engine.consumer import make_consumer_id, patience, sweep_failed
 from penstock.engine.counters import Counters
 from penstock.engine.database import AsyncDatabase
 from penstock.engine.flushes import Pops, Settlings, Sweeps
@@ -284,7 +284,12 @@ class AsyncConsumer:
         return Batcher(name, work, self._counters, max(2, self._database.settings.pool_size - 1))
 
     async def _sweep(self) -> bool:
-        return self._sweeping.did(await self._sweeps.submit(None))
+        """Sweep, and say whether that may have brought work; others' timers must not keep this one from popping."""
+        try:
+            return self._sweeping.did(await self._sweeps.submit(None))
+        except PenstockError as error:
+            sweep_failed(error)
+            return False
 
     async def _sweep_on(self) -> Sweep | None:
         """Sweep from where the last one of this process says."""

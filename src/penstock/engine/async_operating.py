@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from penstock.engine import archive_calls, flow_calls, group_calls
+from penstock.engine import archive_calls, calls, flow_calls, group_calls
 from penstock.engine.archive_calls import ArchiveInfo
 from penstock.engine.calls import Call
 from penstock.engine.database import AsyncDatabase
@@ -29,6 +29,13 @@ class AsyncOperator:
 
     _database: AsyncDatabase
     _subscribed: set[tuple[str, str]]
+
+    async def configure_database(self, *, create_on_first_use: bool | None = None) -> dict[str, Any]:
+        """Change what holds for the whole database, and return it; without arguments, only return it.
+
+        With `create_on_first_use=False` no push, pop or configure makes a queue, and no pop a group.
+        """
+        return await self._database.run(calls.configure_database(create_on_first_use))
 
     async def groups(self, queue: str | None = None) -> list[GroupInfo]:
         """Describe the groups of a queue, or of all queues."""

@@ -4,7 +4,7 @@ A batch is settled once: acknowledged, failed or given back. As a context manage
 exit, nack on an exception, and back without counting an attempt when the program itself is being stopped.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
@@ -44,6 +44,16 @@ class _Claims:
     def partition(self) -> str:
         """The partition the messages are of, where it is one."""
         return self._only().partition
+
+    @property
+    def acknowledged(self) -> set[tuple[int, int]]:
+        """The messages of shared claims that are done, by partition id and offset."""
+        return self._acked
+
+    def reopen(self, acknowledged: Set[tuple[int, int]]) -> None:
+        """Take note that the transaction which settled it was rolled back; so much had been done before."""
+        self.settled = False
+        self._acked &= acknowledged
 
     @contextmanager
     def settling(self) -> Iterator[None]:

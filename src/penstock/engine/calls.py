@@ -318,6 +318,18 @@ def configure_queue(queue: str, changes: Mapping[str, Any], description: str | N
     )
 
 
+def configure_database(create_on_first_use: bool | None) -> Call[dict[str, Any]]:
+    """Change what holds for the whole database."""
+    if create_on_first_use is not None and not isinstance(create_on_first_use, bool):
+        raise InvalidInput(f"create_on_first_use is {create_on_first_use!r} but must be True, False or None")
+    return Call(
+        "SELECT penstock.configure_database(%s::boolean)::text",
+        (create_on_first_use,),
+        lambda rows: msgspec.json.decode(rows[0][0], type=dict[str, Any]),
+        True,
+    )
+
+
 def configure_partition(place: Place, priority: int | None) -> Call[None]:
     """Change a partition."""
     return Call(

@@ -13,7 +13,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from penstock import settings as settings_module
-from penstock.engine import calls, foreign, option_calls, pushes
+from penstock.engine import calls, foreign, option_calls, pushes, savepoints
 from penstock.engine.address import redact
 from penstock.engine.batch import Run
 from penstock.engine.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
@@ -173,10 +173,10 @@ class Client(Consumer, Operator):
         """
         if connection is not None:
             tx = Transaction(connection, self.consumer_id)
-            with translated(tx.raised), tx.outcome(), foreign.transaction_on(connection) as execute:
+            with translated(tx.raised), tx.outcome(), foreign.transaction_on(connection, tx.effects) as execute:
                 with tx.begin(_translating(execute)).block():
                     yield tx
-                self._write(tx, execute)
+                self._write(tx)
             return
         with self._database.connection() as own:
 
@@ -184,10 +184,15 @@ class Client(Consumer, Operator):
                 return self._database.execute(own, call)
 
             tx = Transaction(own, self.consumer_id)
-            with translated(tx.raised), tx.outcome(), self._database.transaction(own):
+            with (
+                translated(tx.raised),
+                tx.outcome(),
+                self._database.transaction(own),
+                savepoints.watch_psycopg(own, tx.effects),
+            ):
                 with tx.begin(_translating(execute_own)).block():
                     yield tx
-                self._write(tx, execute_own)
+                self._write(tx)
         self._pushed([Place(queue, "") for queue in tx.gathered.queues()])
 
     # Reading
@@ -368,14 +373,14 @@ class Client(Consumer, Operator):
         known = self._spreads.get(queue)
         return known or self._spreads.put(queue, self._database.run(calls.spread(queue)))
 
-    def _write(self, tx: Transaction, execute: foreign.Execute) -> None:
+    def _write(self, tx: Transaction) -> None:
+        tx.check()
         # On the transaction's own connection: the pool may have no other.
         spreads = {}
         for queue in tx.gathered.queues_to_spread():
-            ask = calls.spread(queue)
-            spreads[queue] = self._spreads.get(queue) or self._spreads.put(queue, ask.parse(execute(ask)))
+            spreads[queue] = self._spreads.get(queue) or self._spreads.put(queue, tx.run(calls.spread(queue)))
         if (call := tx.gathered.write(spreads)) is not None:
-            call.parse(execute(call))
+            tx.run(call)
 
 
 def _translating(execute: foreign.Execute) -> Run:

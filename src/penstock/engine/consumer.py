@@ -1,5 +1,6 @@
 """Consuming with a synchronous client: pop, consume, process."""
 
+import logging
 import os
 import socket
 import threading
@@ -22,6 +23,8 @@ from penstock.engine.polling import Line, Sweeping
 from penstock.engine.renewing import Renewals
 from penstock.engine.waiting import Hall, Key, Step
 from penstock.errors import AlreadyExists, InvalidInput, LeaseLost, PenstockError
+
+_log = logging.getLogger("penstock")
 
 # How often somebody who waits in a thread looks whether to stop.
 _STOP_LATENCY = 0.1
@@ -279,7 +282,12 @@ class Consumer:
         return pending
 
     def _sweep(self) -> bool:
-        return self._sweeping.did(self._sweep_since(self._sweeping.since()))
+        """Sweep, and say whether that may have brought work; others' timers must not keep this one from popping."""
+        try:
+            return self._sweeping.did(self._sweep_since(self._sweeping.since()))
+        except PenstockError as error:
+            sweep_failed(error)
+            return False
 
     def _sweep_since(self, since: datetime | None) -> Sweep | None:
         self._counters.add("sweeps", 1)
@@ -347,6 +355,11 @@ def handle(batch: Batch, handler: Callable[[StoredMessage], object], stop: threa
     with suppress(LeaseLost):
         batch.ack()
     return len(batch.messages)
+
+
+def sweep_failed(error: PenstockError) -> None:
+    """Say that a sweep failed, which is nothing to its caller: the next one tries again."""
+    _log.warning("a sweep failed, and is tried again: %s", error)
 
 
 def patience(idle_timeout: float | None, wait: float = 0.0, **options: Any) -> float:

@@ -28,7 +28,10 @@ class Items:
     __slots__ = ("count", "messages", "packed", "values")
 
     def __init__(
-        self, values: list[bytes] | None = None, messages: list[Message] | None = None, packed: Sequence[Segment] = ()
+        self,
+        values: list[bytes | None] | None = None,
+        messages: list[Message] | None = None,
+        packed: Sequence[Segment] = (),
     ) -> None:
         self.values = values or []
         self.messages = messages or []
@@ -39,9 +42,9 @@ class Items:
     def bytes(self) -> int:
         """How much it is. A message counts for more than its bytes, so that a flight of small ones has an end too."""
         if self.values:
-            size = sum(map(len, self.values))
+            size = sum(map(len, filter(None, self.values)))
         elif self.messages:
-            size = sum(len(message.value) for message in self.messages)
+            size = sum(len(message.value or b"") for message in self.messages)
         else:
             size = sum(len(segment.body) for segment in self.packed)
         return 200 * self.count + size
@@ -60,7 +63,9 @@ class Parcel:
         self.places = places
 
     @classmethod
-    def plain(cls, place: Place, values: list[bytes], key: str | None, headers: Mapping[str, str] | None) -> "Parcel":
+    def plain(
+        cls, place: Place, values: list[bytes | None], key: str | None, headers: Mapping[str, str] | None
+    ) -> "Parcel":
         """Make one of values that share their partition, key and headers."""
         if len(values) >= _LARGE:
             return cls({place: Items(packed=pack_values(values, key, headers))})

@@ -6,11 +6,20 @@ Django. Each of these is recognised by what it is, and never imported here: whoe
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from itertools import count
 from typing import Any
+from uuid import UUID
 
+from penstock.engine import savepoints
 from penstock.engine.calls import Call
+from penstock.engine.savepoints import Effects
 from penstock.errors import InvalidInput
 
 Execute = Callable[[Call[Any]], list[Any]]
@@ -23,50 +32,68 @@ _SUPPORTED = (
 
 
 @contextmanager
-def transaction_on(connection: Any) -> Iterator[Execute]:
-    """Yield what runs calls in the caller's transaction.
+def transaction_on(connection: Any, effects: Effects) -> Iterator[Execute]:
+    """Yield what runs calls in the caller's transaction, and see what its savepoints take back of the effects.
 
     Where the connection commits each statement by itself, the block is made one transaction.
     """
     match _family(connection):
         case "psycopg":
-            with _begun(connection.transaction, connection.autocommit and _idle(connection)):
+            if not connection.autocommit and _idle(connection):
+                # Else the caller's first `connection.transaction()` would be the transaction, and end it in the block.
+                connection.execute("SELECT")
+            with (
+                _begun(connection.transaction, connection.autocommit and _idle(connection)),
+                savepoints.watch_psycopg(connection, effects),
+            ):
                 yield lambda call: _tuples(connection).execute(call.sql, call.parameters).fetchall()
         case "psycopg2":
             if connection.autocommit:
                 raise InvalidInput("this psycopg2 connection commits each statement: set autocommit = False")
-            yield lambda call: _with_cursor(connection, call)
+            with savepoints.mark_at_once(effects, lambda call: _with_cursor(connection, call)):
+                yield lambda call: _with_cursor(connection, call)
         case "sqlalchemy":
-            bound = connection.connection() if hasattr(connection, "get_bind") else connection
-            yield lambda call: _plain_rows(bound.exec_driver_sql(_style(bound, call.sql), call.parameters).fetchall())
+            session = connection if hasattr(connection, "get_bind") else None
+            bound = connection if session is None else session.connection()
+            with _watched_session(session, effects), savepoints.watch_sqlalchemy(bound, effects, _on_sqlalchemy):
+                # A nested transaction of a session begins its savepoint when it is asked for the connection.
+                yield lambda call: _on_sqlalchemy(bound if session is None else session.connection(), call)
         case "django":
             from django.db import transaction
 
-            with transaction.atomic(using=connection.alias, savepoint=False):
+            with (
+                transaction.atomic(using=connection.alias, savepoint=False),
+                savepoints.watch_django(connection, effects, _with_cursor),
+            ):
                 yield lambda call: _with_cursor(connection, call)
         case _:
             raise InvalidInput(f"transaction() cannot use a {type(connection)!r}: {_SUPPORTED}")
 
 
 @asynccontextmanager
-async def async_transaction_on(connection: Any) -> AsyncIterator[AsyncExecute]:
+async def async_transaction_on(connection: Any, effects: Effects) -> AsyncIterator[AsyncExecute]:
     """Do the same for an asynchronous connection."""
     match _family(connection):
         case "psycopg" if hasattr(connection, "__aenter__"):
-            if connection.autocommit and _idle(connection):
-                async with connection.transaction():
+            if not connection.autocommit and _idle(connection):
+                await connection.execute("SELECT")
+            async with _async_begun(connection.transaction, connection.autocommit and _idle(connection)):
+                with savepoints.watch_async_psycopg(connection, effects):
                     yield lambda call: _psycopg(connection, call)
-            else:
-                yield lambda call: _psycopg(connection, call)
         case "asyncpg":
-            if connection.is_in_transaction():
+            async with (
+                _async_begun(connection.transaction, not connection.is_in_transaction()),
+                savepoints.follow_asyncpg(connection, effects),
+            ):
                 yield lambda call: _asyncpg(connection, call)
-            else:
-                async with connection.transaction():
-                    yield lambda call: _asyncpg(connection, call)
         case "sqlalchemy" if hasattr(connection, "run_sync"):
+            session = getattr(connection, "sync_session", None)
             bound = await connection.connection() if hasattr(connection, "get_bind") else connection
-            yield lambda call: _sqlalchemy(bound, call)
+            with (
+                _watched_session(session, effects),
+                savepoints.watch_sqlalchemy(bound.sync_connection, effects, _on_sqlalchemy),
+            ):
+                yield lambda call: _sqlalchemy(connection, call)
         case _:
             raise InvalidInput(f"transaction() cannot use a {type(connection)!r}: {_SUPPORTED}")
 
@@ -101,10 +128,34 @@ def _begun(begin: Callable[[], AbstractContextManager[Any]], needed: bool) -> It
         yield
 
 
+@asynccontextmanager
+async def _async_begun(begin: Callable[[], AbstractAsyncContextManager[Any]], needed: bool) -> AsyncIterator[None]:
+    if needed:
+        async with begin():
+            yield
+    else:
+        yield
+
+
+def _watched_session(session: Any, effects: Effects) -> AbstractContextManager[None]:
+    return nullcontext() if session is None else savepoints.watch_session(session, effects)
+
+
+def _on_sqlalchemy(connection: Any, call: Call[Any]) -> list[Any]:
+    return _plain_rows(connection.exec_driver_sql(_style(connection, call.sql), call.parameters).fetchall())
+
+
 def _with_cursor(connection: Any, call: Call[Any]) -> list[Any]:
     with connection.cursor() as cursor:
-        cursor.execute(_one_kind(call.sql), call.parameters)
+        cursor.execute(_one_kind(call.sql), tuple(map(_without_uuids, call.parameters)))
         return _plain_rows(cursor.fetchall())
+
+
+def _without_uuids(value: Any) -> Any:
+    """Return a parameter as text where it is a UUID, which psycopg2 knows only once it is told."""
+    if isinstance(value, list):
+        return list(map(_without_uuids, value))
+    return str(value) if isinstance(value, UUID) else value
 
 
 def _plain_rows(rows: Iterable[Iterable[Any]]) -> list[Any]:
@@ -139,5 +190,7 @@ async def _asyncpg(connection: Any, call: Call[Any]) -> list[Any]:
 
 
 async def _sqlalchemy(connection: Any, call: Call[Any]) -> list[Any]:
-    result = await connection.exec_driver_sql(_style(connection, call.sql), call.parameters)
+    # A nested transaction of a session begins its savepoint when it is asked for the connection.
+    bound = await connection.connection() if hasattr(connection, "get_bind") else connection
+    result = await bound.exec_driver_sql(_style(bound, call.sql), call.parameters)
     return [tuple(row) for row in result.fetchall()]

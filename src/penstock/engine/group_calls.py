@@ -93,7 +93,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     offset: int
     message_id: UUID
     timestamp: datetime
-    value: bytes
+    value: bytes | None
     key: str | None
     headers: dict[str, str] | None
     reason: str
@@ -147,6 +147,21 @@ class Resync(NamedTuple):
     repaired: int
     busy: int
     next_partition: int | None
+
+
+class FailingTimer(NamedTuple):
+    """A timer that the sweep could not serve and put off: what it is, since when, how often, and what went wrong."""
+
+    kind: str
+    queue: str | None
+    group: str | None
+    partition: str | None
+    place: int | None
+    since: datetime
+    failures: int
+    retry_at: datetime
+    sqlstate: str
+    error: str
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -458,6 +473,13 @@ def discard(queue: str, group: str | None, reason: str | None, ids: list[int] | 
 def verify() -> Call[list[Check]]:
     """Compare state and log."""
     return Call("SELECT * FROM penstock.verify()", (), lambda rows: [Check(*row) for row in rows], True)
+
+
+def failing_timers() -> Call[list[FailingTimer]]:
+    """List the timers that failed and were put off."""
+    return Call(
+        "SELECT * FROM penstock.list_failing_timers()", (), lambda rows: [FailingTimer(*row) for row in rows], True
+    )
 
 
 def resync(after: int) -> Call[Resync]:

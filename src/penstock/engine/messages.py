@@ -16,9 +16,9 @@ from penstock.errors import InvalidInput, PenstockError
 class Message(msgspec.Struct, frozen=True):
     """A message to push.
 
-    Bytes are stored as they are; any other value is stored as JSON. A key without a partition picks the
-    partition, so that messages of one key stay in order. With a `dedupe_id` it is stored once within the queue's
-    `dedupe_window`; without a partition and a key, the id picks the partition.
+    Bytes are stored as they are, None as a null value (Kafka's tombstone), and any other value as JSON. A key without a
+    partition picks the partition, so that messages of one key stay in order. With a `dedupe_id` it is stored once
+    within the queue's `dedupe_window`; without a partition and a key, the id picks the partition.
     """
 
     value: Any
@@ -31,7 +31,7 @@ class Message(msgspec.Struct, frozen=True):
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as it lies in the log; `attempt` counts its deliveries where a group delivers it."""
 
-    value: bytes
+    value: bytes | None
     offset: int
     timestamp: datetime
     queue: str
@@ -47,7 +47,9 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         return message_id(self.partition_id, self.offset, milliseconds(self.timestamp))
 
     def json(self) -> Any:
-        """Return the value decoded from JSON."""
+        """Return the value decoded from JSON; None where it is null."""
+        if self.value is None:
+            return None
         try:
             return msgspec.json.decode(self.value)
         except (ValueError, RecursionError) as error:
@@ -135,9 +137,9 @@ class PushResult(msgspec.Struct, frozen=True):
         return PenstockError(f"these messages are due at {due} and get their {what} then; look at .scheduled")
 
 
-def encode(value: Any) -> bytes:
-    """Return the bytes that are stored for a value: bytes as they are, anything else as JSON."""
-    if isinstance(value, bytes):
+def encode(value: Any) -> bytes | None:
+    """Return what is stored for a value: bytes and None as they are, anything else as JSON."""
+    if isinstance(value, bytes) or value is None:
         return value
     if isinstance(value, bytearray | memoryview):
         return bytes(value)

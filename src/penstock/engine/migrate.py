@@ -53,6 +53,16 @@ def inspect(connection: psycopg.Connection[Any]) -> ServerState:
     return ServerState(version, backend != connection.info.backend_pid, number)
 
 
+def require_usable(state: ServerState) -> None:
+    """Refuse a schema that this code cannot work with: it may be one version behind or ahead.
+
+    So clients and the schema need not be upgraded in the same moment, and either may go first.
+    """
+    found = state.schema_version
+    if found is None or not sql.oldest() <= found <= sql.version() + 1:
+        require_current(state)
+
+
 def require_current(state: ServerState) -> None:
     """Refuse a schema that is not the one this code was written for."""
     needed = sql.version()

@@ -43,7 +43,7 @@ class Lot(NamedTuple):
 class ScheduledInfo(msgspec.Struct, frozen=True):
     """What one push gave to one partition and is not due yet; a large push has several.
 
-    `preview` is the beginning of the first message.
+    `preview` is the beginning of the first message, None where its value is null.
     """
 
     scheduled_id: int
@@ -53,7 +53,7 @@ class ScheduledInfo(msgspec.Struct, frozen=True):
     created_at: datetime
     count: int
     size: int
-    preview: bytes
+    preview: bytes | None
 
 
 def due(delay: float | None, at: datetime | None) -> Due | None:

@@ -1,6 +1,8 @@
 """Messages to packed columns and back.
 
-A segment is an Arrow column at rest: values end to end in one buffer, and where each ends as little-endian int32.
+A segment is an Arrow column at rest: values end to end in one buffer, and where each ends as little-endian int32. Where
+some values are null, a byte per message follows the ends: 1 for null. Their length tells, so that segments without null
+values pay nothing for it.
 Packing and unpacking work on whole buffers; what is done per message is one slice and one object.
 """
 
@@ -8,12 +10,14 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import accumulate, chain, pairwise, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.engine.decoding import decode_headers, decode_key
 from penstock.engine.messages import Message, StoredMessage
 from penstock.engine.runs import moments, read_runs, stamp_of
 from penstock.errors import InvalidInput
@@ -22,6 +26,8 @@ from penstock.errors import InvalidInput
 # a queue's limit (1 MiB unless changed) is found without looking at each one.
 MAX_SEGMENT_BYTES = 1 << 20
 MAX_SEGMENT_MESSAGES = 10_000
+# Bytes of one end.
+_END = 4
 
 
 class _Column(NamedTuple):
@@ -78,11 +84,11 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         """Return its first messages, or all if it has no more."""
         if count >= self.count:
             return self
-        packed = 4 * count
+        packed, nulls = _END * count, _END * self.count
         return msgspec.structs.replace(
             self,
             count=count,
-            ends=self.ends[:packed],
+            ends=self.ends[:packed] + self.ends[nulls : nulls + count],
             key_ends=self.key_ends and self.key_ends[:packed],
             header_ends=self.header_ends and self.header_ends[:packed],
         )
@@ -104,29 +110,36 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
 
 
 def pack(messages: Sequence[Message]) -> list[Segment]:
-    """Pack messages of one partition, whose values are bytes, into as few segments as the caps allow."""
-    values: list[bytes] = [message.value for message in messages]
+    """Pack messages of one partition, whose values are bytes or None, into as few segments as the caps allow."""
+    values: list[bytes | None] = [message.value for message in messages]
     if (whole := _whole(values)) is not None:
-        return [_segment(messages, whole)]
-    return [_segment(messages[low:high], _join(values[low:high])) for low, high in _cuts(values)]
+        return _capped(messages, _segment(messages, whole))
+    segments: list[Segment] = []
+    for low, high in _cuts(values):
+        segments += _capped(messages[low:high], _segment(messages[low:high], _join(values[low:high])))
+    return segments
 
 
-def pack_values(values: list[bytes], key: str | None, headers: Mapping[str, str] | None) -> list[Segment]:
+def pack_values(values: list[bytes | None], key: str | None, headers: Mapping[str, str] | None) -> list[Segment]:
     """Pack values that share their key and headers: what is done per message is its length."""
     if (whole := _whole(values)) is not None:
-        return [_alike(len(values), whole, key, headers)]
-    return [_alike(high - low, _join(values[low:high]), key, headers) for low, high in _cuts(values)]
+        segments = [_alike(len(values), whole, key, headers)]
+    else:
+        segments = [_alike(high - low, _join(values[low:high]), key, headers) for low, high in _cuts(values)]
+    if any(segment.count > 1 and _envelope_bytes(segment) > MAX_SEGMENT_BYTES for segment in segments):
+        return pack([Message(value, key=key, headers=headers) for value in values])
+    return segments
 
 
 def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: int = 0) -> list[StoredMessage]:
     """Turn a slice into messages."""
     plain = part.keys is None and part.headers is None and part.run_counts is None
-    if plain and part.count == 1:
+    if plain and len(part.ends) == _END:
         # What was pushed singly comes as many of these.
         value = part.body[: int.from_bytes(part.ends, "little") - part.body_start]
         where = (part.base_offset, part.created_at, queue, partition, partition_id)
         return [StoredMessage(value, *where, None, None, attempt)]
-    values = _split(part.body, part.ends, part.body_start)
+    values = _values(part)
     offsets = range(part.base_offset, part.base_offset + part.count)
     if plain:
         moment = part.created_at
@@ -134,19 +147,40 @@ def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: 
             StoredMessage(value, offset, moment, queue, partition, partition_id, None, None, attempt)
             for offset, value in zip(offsets, values, strict=True)
         ]
-    keys: Iterator[str | None] = repeat(None, part.count)
+    keys: Iterable[str | None] = repeat(None, part.count)
     if part.keys is not None and part.key_ends is not None:
-        keys = (key.decode() or None for key in _split(part.keys, part.key_ends, part.key_start))
-    headers: Iterator[dict[str, str] | None] = repeat(None, part.count)
+        keys = _keys(part.keys, part.key_ends, part.key_start)
+    headers: Iterable[dict[str, str] | None] = repeat(None, part.count)
     if part.headers is not None and part.header_ends is not None:
-        headers = (
-            _headers_decoder.decode(text) if text else None
-            for text in _split(part.headers, part.header_ends, part.header_start)
-        )
+        headers = _all_headers(part.headers, part.header_ends, part.header_start)
     return [
         StoredMessage(value, offset, moment, queue, partition, partition_id, key, header, attempt)
         for value, offset, moment, key, header in zip(values, offsets, part.times(), keys, headers, strict=True)
     ]
+
+
+def _keys(column: bytes, ends: bytes, start: int) -> list[str | None]:
+    packed = _split(column, ends, start)
+    with suppress(UnicodeDecodeError):
+        if b"\0" not in column:
+            return [key.decode() or None for key in packed]
+    return list(map(decode_key, packed))
+
+
+def _all_headers(column: bytes, ends: bytes, start: int) -> list[dict[str, str] | None]:
+    packed = _split(column, ends, start)
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if b"\\u0000" not in column:
+            return [_headers_decoder.decode(text) if text else None for text in packed]
+    return list(map(decode_headers, packed))
+
+
+def _values(part: Slice) -> Sequence[bytes | None]:
+    nulls_at = _END * part.count
+    if len(part.ends) == nulls_at:
+        return _split(part.body, part.ends, part.body_start)
+    values = _split(part.body, part.ends[:nulls_at], part.body_start)
+    return [None if null else value for value, null in zip(values, part.ends[nulls_at:], strict=True)]
 
 
 def ends_of(packed: bytes) -> "array[int]":
@@ -175,6 +209,18 @@ def _segment(messages: Sequence[Message], values: _Column) -> Segment:
     return Segment(len(messages), *values, *keys, *headers)
 
 
+def _capped(messages: Sequence[Message], segment: Segment) -> list[Segment]:
+    """Cut a segment whose keys and headers are too large by themselves."""
+    if segment.count == 1 or _envelope_bytes(segment) <= MAX_SEGMENT_BYTES:
+        return [segment]
+    half = len(messages) // 2
+    return pack(messages[:half]) + pack(messages[half:])
+
+
+def _envelope_bytes(segment: Segment) -> int:
+    return len(segment.keys or b"") + len(segment.headers or b"")
+
+
 def _alike(count: int, values: _Column, key: str | None, headers: Mapping[str, str] | None) -> Segment:
     return Segment(
         count,
@@ -184,29 +230,48 @@ def _alike(count: int, values: _Column, key: str | None, headers: Mapping[str, s
     )
 
 
-def _whole(values: Sequence[bytes]) -> _Column | None:
+# Values are bytes or None. Nobody looks for a None: joining finds it.
+
+
+def _whole(values: Sequence[Any]) -> _Column | None:
     """Join what fits into one segment; joining tells its size, so that nothing is measured twice."""
-    if len(values) > MAX_SEGMENT_MESSAGES or len(data := b"".join(values)) > MAX_SEGMENT_BYTES:
+    if len(values) > MAX_SEGMENT_MESSAGES:
         return None
+    try:
+        if len(data := b"".join(values)) > MAX_SEGMENT_BYTES:
+            return None
+    except TypeError:
+        column = _join_with_nulls(values)
+        return column if len(column.data) <= MAX_SEGMENT_BYTES else None
     return _Column(data, _ends(values))
 
 
-def _join(values: Sequence[bytes]) -> _Column:
-    return _Column(b"".join(values), _ends(values))
+def _join(values: Sequence[Any]) -> _Column:
+    try:
+        return _Column(b"".join(values), _ends(values))
+    except TypeError:
+        return _join_with_nulls(values)
+
+
+def _join_with_nulls(values: Sequence[bytes | None]) -> _Column:
+    filled = [value or b"" for value in values]
+    nulls = bytes([value is None for value in values])
+    return _Column(b"".join(filled), _ends(filled) + nulls)
 
 
 def _ends(values: Sequence[bytes]) -> bytes:
     return struct.pack(f"<{len(values)}i", *accumulate(map(len, values)))
 
 
-def _cuts(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+def _cuts(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
     low = size = 0
     for index, value in enumerate(values):
-        full = index - low == MAX_SEGMENT_MESSAGES or size + len(value) > MAX_SEGMENT_BYTES
+        length = 0 if value is None else len(value)
+        full = index - low == MAX_SEGMENT_MESSAGES or size + length > MAX_SEGMENT_BYTES
         if full and index > low:
             yield low, index
             low, size = index, 0
-        size += len(value)
+        size += length
     yield low, len(values)
 
 

@@ -3,7 +3,8 @@
 Places in line that were taken leave dead index entries where the next pop would begin, and while somebody holds a
 transaction open nothing removes them. So a client remembers how far it has seen the line taken, and begins there. A
 place that became visible late (its transaction was slower than its neighbours) lies before that; therefore the mark
-trails by half a second, and every few seconds one pop begins at the very front.
+trails by half a second, and every few seconds one pop begins at the very front and takes the mark back to what it
+finds.
 """
 
 import time
@@ -48,7 +49,15 @@ class Line:
         now = time.monotonic()
         for claim in claims:
             if claim.level > 0:
+                self._go_back(claim.level, claim.line_seq)
                 self._seen.append((now, claim.level, claim.line_seq))
+
+    def _go_back(self, level: int, seq: int) -> None:
+        """Begin where a place was found before the mark: it came late, or a restore has set the line back."""
+        if level <= len(self._lows) and seq < self._lows[level - 1]:
+            self._lows[level - 1] = seq
+            # Of a line that was set back, what was seen before would move the mark past all of it again.
+            self._seen = deque(seen for seen in self._seen if seen[1] != level)
 
 
 class Sweeping:

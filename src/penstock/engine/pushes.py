@@ -28,7 +28,7 @@ def gather(
     headers: Mapping[str, str] | None = None,
     dedupe_id: str | None = None,
 ) -> list[Message]:
-    """Return what `push` was given as messages of bytes; what a message says itself comes first.
+    """Return what `push` was given as messages of bytes or None; what a message says itself comes first.
 
     Values are encoded here, so that a bad one is refused, and a mutable one is taken, when it is given.
     """
@@ -40,7 +40,7 @@ def gather(
     return [_message(item, partition, key, headers, dedupe_id) for item in items]
 
 
-def plain(given: Any) -> list[bytes] | None:
+def plain(given: Any) -> list[bytes | None] | None:
     """Return the values of a push that has no `Message` in it, or None.
 
     Such a push, and most are, needs no object per message.
@@ -53,7 +53,7 @@ def plain(given: Any) -> list[bytes] | None:
 
 
 def pack_plain(
-    where: Place, values: list[bytes], key: str | None, headers: Mapping[str, str] | None
+    where: Place, values: list[bytes | None], key: str | None, headers: Mapping[str, str] | None
 ) -> list[tuple[Place, Segment]]:
     """Pack values that share their partition, key and headers."""
     return [(where, segment) for segment in pack_values(values, key, headers)]

@@ -161,7 +161,9 @@ def published_child(snapshot_id: int) -> Call[SnapshotName | None]:
 def note_epoch(writer: str, run: str, epoch: int, snapshot_id: int) -> Call[None]:
     """Say which snapshot an epoch reads."""
     return Call(
-        "SELECT penstock.note_epoch(%s::text, %s::text, %s::bigint, %s::bigint)",
+        # As with what is staged: the commit that publishes waits for the log on disk, and this one need not.
+        "SELECT penstock.note_epoch(%s::text, %s::text, %s::bigint, %s::bigint) "
+        "FROM set_config('synchronous_commit', 'off', true)",
         (writer, run, epoch, snapshot_id),
         nothing,
         True,

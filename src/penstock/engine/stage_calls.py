@@ -1,6 +1,8 @@
 """The calls of a writer that stages first and publishes later, as Spark's sink does.
 
-Each may be repeated: staging the same segments again does nothing, and an epoch is published once.
+Each may be repeated: staging the same segments again does nothing, and an epoch is published once. The commit that
+publishes waits for the log on disk, and for all before it; so the statements that stage say for their own transaction
+that its commit need not wait.
 """
 
 from collections.abc import Sequence
@@ -23,7 +25,8 @@ Column = bytes | memoryview | None
 class Part(NamedTuple):
     """Some segments, which are sent at once: an entry of the lists for each.
 
-    Their columns lie end to end, and ends count anew in every segment.
+    Their columns lie end to end, and ends count anew in every segment. Where some values are null, a byte per message
+    follows all ends.
     """
 
     queues: list[str]
@@ -75,14 +78,21 @@ def limits(queues: Sequence[str]) -> Call[dict[str, Limits]]:
 
 def begin(writer: str, run: str, epoch: int) -> Call[int]:
     """Begin a stage. One that is begun twice, because the connection broke, is swept some day."""
-    return Call("SELECT penstock.begin_stage(%s::text, %s::text, %s::bigint)", (writer, run, epoch), scalar, True)
+    return Call(
+        "SELECT penstock.begin_stage(%s::text, %s::text, %s::bigint) "
+        "FROM set_config('synchronous_commit', 'off', true)",
+        (writer, run, epoch),
+        scalar,
+        True,
+    )
 
 
 def stage(stage_id: int, first: int, part: Part) -> Call[None]:
     """Write segments to a stage, of which it has `first` already."""
     return Call(
         "SELECT penstock.stage_segments(%s::bigint, %s::bigint, %s::text[], %s::text[], %s::integer[], %b::bytea, "
-        "%b::bytea, %b::bytea, %b::bytea, %b::bytea, %b::bytea)",
+        "%b::bytea, %b::bytea, %b::bytea, %b::bytea, %b::bytea) "
+        "FROM set_config('synchronous_commit', 'off', true)",
         (stage_id, first, _texts(part.queues), _texts(part.partitions), _numbers(part.counts), *part[3:]),
         nothing,
         True,

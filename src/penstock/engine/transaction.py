@@ -2,12 +2,13 @@
 
 A push locks its partition until the transaction ends. So a transaction gathers its pushes and writes them at the end
 of the block, all in one call and in a fixed order: the locks are held for a moment only, and two transactions that push
-to the same partitions cannot deadlock.
+to the same partitions cannot deadlock. What the caller rolls back to a savepoint is not written: see savepoints.py.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, Self
 
 from penstock.engine import calls, group_calls, option_calls, pushes
@@ -16,6 +17,7 @@ from penstock.engine.calls import Call, Place
 from penstock.engine.group_calls import MAX_BYTES
 from penstock.engine.messages import Message, PushResult
 from penstock.engine.option_calls import Due, Lot
+from penstock.engine.savepoints import Effects
 from penstock.errors import PenstockError
 
 
@@ -26,10 +28,13 @@ class PendingPush:
         self.messages = messages
         self.due = due
         self._results: list[PushResult] | None = None
+        self._undone = False
 
     @property
     def results(self) -> list[PushResult]:
         """Where the messages went, one result per partition; known after the block."""
+        if self._undone:
+            raise PenstockError("this push was rolled back, with its transaction or to a savepoint before it")
         if self._results is None:
             raise PenstockError("a transaction's pushes are written when its block ends: look after it")
         return self._results
@@ -45,6 +50,10 @@ class PendingPush:
     def settle(self, results: list[PushResult]) -> None:
         """Take note of where the messages went."""
         self._results = results
+
+    def undo(self) -> None:
+        """Take note that it was rolled back."""
+        self._undone = True
 
 
 class Gathered:
@@ -62,6 +71,11 @@ class Gathered:
         pending = PendingPush(messages, due)
         self._pending.append((queue, pending))
         return pending
+
+    def drop(self, pending: PendingPush) -> None:
+        """Take a push out again."""
+        self._pending = [(queue, push) for queue, push in self._pending if push is not pending]
+        pending.undo()
 
     def queues_to_spread(self) -> set[str]:
         """Return the queues whose `spread` decides where a message goes."""
@@ -112,18 +126,17 @@ class _Pushing:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.gathered = Gathered()
+        self.effects = Effects()
         # What the caller's own code raised is the caller's, and passes through as it is.
         self.raised: list[BaseException] = []
-        self._acked: list[Batch | AsyncBatch] = []
 
     @contextmanager
     def outcome(self) -> Iterator[None]:
-        """Surround the whole transaction: what it rolls back is not acknowledged."""
+        """Surround the whole transaction: what it rolls back is neither pushed nor acknowledged."""
         try:
             yield
         except BaseException:
-            for batch in self._acked:
-                batch.settled = False
+            self.effects.undo()
             raise
 
     @contextmanager
@@ -151,7 +164,7 @@ class _Pushing:
     ) -> PendingPush:
         """Push when the block ends; the arguments are those of `Client.push`. A delay counts from then."""
         messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
-        return self.gathered.add(queue, messages, option_calls.due(delay, at))
+        return self._add(queue, messages, option_calls.due(delay, at))
 
     def push_many(
         self,
@@ -162,7 +175,16 @@ class _Pushing:
         at: datetime | None = None,
     ) -> PendingPush:
         """Push to many partitions when the block ends; the arguments are those of `Client.push_many`."""
-        return self.gathered.add(queue, pushes.gather_many(messages), option_calls.due(delay, at))
+        return self._add(queue, pushes.gather_many(messages), option_calls.due(delay, at))
+
+    def _add(self, queue: str, messages: list[Message], due: Due | None) -> PendingPush:
+        pending = self.gathered.add(queue, messages, due)
+        self.effects.note(partial(self.gathered.drop, pending))
+        return pending
+
+    def _settled(self, batch: Batch | AsyncBatch) -> None:
+        """Take note that a call settled a batch, or part of it."""
+        self.effects.note(partial(batch.reopen, frozenset(batch.acknowledged)))
 
 
 class Transaction(_Pushing):
@@ -178,7 +200,7 @@ class Transaction(_Pushing):
 
     def begin(self, run: Run) -> Self:
         """Say who runs calls in this transaction, now that it has begun."""
-        self._run = run
+        self._calls = run
         return self
 
     def pop(
@@ -195,13 +217,37 @@ class Transaction(_Pushing):
         call = group_calls.pop(
             queue, group, partition, max_messages, MAX_BYTES, max_partitions, lease, self._consumer, False, None
         )
-        claims = self._run(call)
-        return Batch(queue, group, claims, self._run) if claims else None
+        claims = self.run(call)
+        if not claims:
+            return None
+
+        def settle(call: Call[Any]) -> Any:
+            return self._settle(batch, call)
+
+        batch = Batch(queue, group, claims, settle)
+        return batch
 
     def ack(self, batch: Batch) -> None:
         """Acknowledge a batch in this transaction, wherever it was popped."""
-        batch.ack_through(self._run)
-        self._acked.append(batch)
+        if batch.settled:
+            # It may have been here, and a rollback to a savepoint has undone it.
+            self.check()
+        batch.ack_through(partial(self._settle, batch))
+
+    def run(self, call: Call[Any]) -> Any:
+        """Run a call in this transaction."""
+        with self.effects.unwatched():
+            return self._calls(call)
+
+    def check(self) -> None:
+        """Find out what rollbacks to savepoints have undone."""
+        if (call := self.effects.ask()) is not None:
+            self.run(call)
+
+    def _settle(self, batch: Batch, call: Call[Any]) -> Any:
+        result = self.run(call)
+        self._settled(batch)
+        return result
 
 
 class AsyncTransaction(_Pushing):
@@ -213,7 +259,7 @@ class AsyncTransaction(_Pushing):
 
     def begin(self, run: AsyncRun) -> Self:
         """Say who runs calls in this transaction, now that it has begun."""
-        self._run = run
+        self._calls = run
         return self
 
     async def pop(
@@ -230,10 +276,36 @@ class AsyncTransaction(_Pushing):
         call = group_calls.pop(
             queue, group, partition, max_messages, MAX_BYTES, max_partitions, lease, self._consumer, False, None
         )
-        claims = await self._run(call)
-        return AsyncBatch(queue, group, claims, self._run) if claims else None
+        claims = await self.run(call)
+        if not claims:
+            return None
+
+        async def settle(call: Call[Any]) -> Any:
+            return await self._settle(batch, call)
+
+        batch = AsyncBatch(queue, group, claims, settle)
+        return batch
 
     async def ack(self, batch: AsyncBatch) -> None:
         """Acknowledge a batch in this transaction, wherever it was popped."""
-        await batch.ack_through(self._run)
-        self._acked.append(batch)
+        if batch.settled:
+            # It may have been here, and a rollback to a savepoint has undone it.
+            await self.check()
+        await batch.ack_through(partial(self._settle, batch))
+
+    async def run(self, call: Call[Any]) -> Any:
+        """Run a call in this transaction."""
+        with self.effects.unwatched():
+            return await self._calls(call)
+
+    async def check(self) -> None:
+        """Find out what rollbacks to savepoints have undone."""
+        if self.effects.followed is not None:
+            self.effects.undo(await self.effects.followed.undone())
+        elif (call := self.effects.ask()) is not None:
+            await self.run(call)
+
+    async def _settle(self, batch: AsyncBatch, call: Call[Any]) -> Any:
+        result = await self.run(call)
+        self._settled(batch)
+        return result

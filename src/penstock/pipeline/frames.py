@@ -270,7 +270,8 @@ class _Message:
             valid = (F.octet_length(self._key) > 0) & ~self._key.contains("\0")
             found.append((f"{route.name}: key", elsewhere | self._key.isNull() | valid))
         if most_bytes is not None:
-            fits = F.coalesce(F.octet_length(self.value) <= most_bytes, F.lit(False))
+            # A null value has no length, and fits.
+            fits = F.coalesce(F.octet_length(self.value) <= most_bytes, F.lit(True))
             found.append((f"{route.name}: value", elsewhere | fits))
         return found
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.client import Client
 
-Rows = Sequence[Mapping[str, Any] | bytes | str]
+Rows = Sequence[Mapping[str, Any] | bytes | str | None]
 
 
 class Dead(NamedTuple):
@@ -52,7 +52,8 @@ class Made:
 def run_steps(flow: Flow, rows: Rows | Mapping[str, Rows], spark: "SparkSession") -> Made:
     """Run the steps, expectations and routes of a flow on a few values, without a penstock and as a batch.
 
-    A value is a mapping, which becomes JSON, or the bytes of a message. Of several sources, give the rows by alias.
+    A value is a mapping, which becomes JSON, or the bytes of a message, or None. Of several sources, give the rows by
+    alias.
     """
     checking.prepare([flow])
     spark.conf.set("spark.sql.ansi.enabled", "false")
@@ -63,7 +64,7 @@ def run_steps(flow: Flow, rows: Rows | Mapping[str, Rows], spark: "SparkSession"
     queues: defaultdict[str, list[Any]] = defaultdict(list)
     for row in written:
         if row.queue is not None:
-            queues[row.queue].append(_decoded(bytes(row.value)))
+            queues[row.queue].append(_decoded(None if row.value is None else bytes(row.value)))
         else:
             alias = next(alias for alias, queue in flow.sources.items() if queue == row.dead_queue)
             made.dead.append(Dead(row.dead_reason, _plain(list(given[alias])[row.dead_offset])))
@@ -142,9 +143,9 @@ def _frame(flow: Flow, alias: str, rows: list[Any], spark: "SparkSession", made:
     return spark.createDataFrame(pa.Table.from_batches([parsed]), value_columns(schema.json(), message))
 
 
-def _encoded(row: Mapping[str, Any] | bytes | str) -> bytes:
+def _encoded(row: Mapping[str, Any] | bytes | str | None) -> bytes | None:
     match row:
-        case bytes():
+        case bytes() | None:
             return row
         case str():
             return row.encode()
@@ -152,12 +153,12 @@ def _encoded(row: Mapping[str, Any] | bytes | str) -> bytes:
             return msgspec.json.encode(dict(row))
 
 
-def _decoded(value: bytes) -> Any:
+def _decoded(value: bytes | None) -> Any:
     try:
-        return msgspec.json.decode(value)
+        return None if value is None else msgspec.json.decode(value)
     except msgspec.MsgspecError:
         return value
 
 
-def _plain(row: Mapping[str, Any] | bytes | str) -> Any:
+def _plain(row: Mapping[str, Any] | bytes | str | None) -> Any:
     return _decoded(_encoded(row))

@@ -53,11 +53,14 @@ class _Rows:
         self._task = task
         self._before = before
         self._values = _flat(table, "value", pa.binary())
+        self._nulls: Numbers | None = None
+        if self._values.null_count:
+            self._nulls = np.asarray(self._values.is_null()).astype(np.uint8)
+            self._values = self._values.fill_null(b"")
         self._keys = _flat(table, "key", pa.string())
         self._headers = _headers(table)
         self._partitions = _flat(table, "partition", pa.string())
         self._queues = pa.repeat(queue, self._count) if queue is not None else _flat(table, "queue", pa.string())
-        self._require("value", self._values)
         self._require("queue", self._queues)
         self._check_texts()
 
@@ -70,7 +73,7 @@ class _Rows:
         if len(codes) and (codes[1:] < codes[:-1]).any():
             order = np.argsort(codes, kind="stable")
             codes = codes[order]
-        values = _Packed(self._values, order)
+        values = _Packed(self._values, order, self._nulls)
         keys, headers = [
             None if column is None else _Packed(column.fill_null(""), order) for column in (self._keys, self._headers)
         ]
@@ -160,8 +163,10 @@ class _Rows:
 class _Packed:
     """An Arrow column of bytes or text without nulls, from which packed pieces are cut, perhaps in another order."""
 
-    def __init__(self, column: Any, order: Numbers | None) -> None:
+    def __init__(self, column: Any, order: Numbers | None, nulls: Numbers | None = None) -> None:
         self._column, self._order = column, order
+        # Which of them stand for null.
+        self._nulls = nulls if nulls is None or order is None else nulls[order]
         self._ends = _bounds(column)
         if order is not None:
             self._ends = np.concatenate(([0], np.cumsum(np.diff(self._ends)[order])))
@@ -182,7 +187,8 @@ class _Packed:
             piece = self._column.take(pa.array(self._order[low:high]))
         bounds, data = _bounds(piece), piece.buffers()[2]
         body = memoryview(b"" if data is None else data)[int(bounds[0]) : int(bounds[-1])]
-        return body, ends.astype("<i4").tobytes()
+        nulls = b"" if self._nulls is None or not self._nulls[low:high].any() else self._nulls[low:high].tobytes()
+        return body, ends.astype("<i4").tobytes() + nulls
 
     def cut(self, starts: Numbers) -> Numbers:
         """Cut runs of rows, each of which begins where the one before ends, where a segment would be too large."""

@@ -1,8 +1,10 @@
 """Values become columns: JSON is read against a schema, and a message that does not fit it is named and put aside.
 
 A text is a text and a number a number; a field that is missing is null, one that the schema does not have is passed
-over. It is done here, where the messages are read, and not by a step of the query: what a filter drops, or an
-aggregation swallows, could not be told from what was malformed any more.
+over. Of a null value all columns are null, and it fits unless one of them must not be.
+
+It is done here, where the messages are read, and not by a step of the query: what a filter drops, or an aggregation
+swallows, could not be told from what was malformed any more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -77,8 +79,9 @@ class Parser:
                 fields.append((f"f{index}", kind.decoded))
         # Those that must be there go first, or the others would have to be there too.
         fields.sort(key=len)
-        row: Any = msgspec.defstruct("Row", fields, rename=rename, gc=False)
-        self._decode = msgspec.json.Decoder(row).decode
+        self._row: Any = msgspec.defstruct("Row", fields, rename=rename, gc=False)
+        self._required = [field["name"] for field in schema["fields"] if not field["nullable"]]
+        self._decode = msgspec.json.Decoder(self._row).decode
         self._getters = [attrgetter(f"f{index}") for index in range(len(self._kinds))]
         columns = [
             pa.field(field["name"], kind.arrow) for field, kind in zip(schema["fields"], self._kinds, strict=True)
@@ -97,6 +100,14 @@ class Parser:
                 good.append(index)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 misfits.append(Misfit(index, str(error)))
+            except TypeError:
+                if value is not None:
+                    raise
+                if self._required:
+                    misfits.append(Misfit(index, f"the value is null, and {', '.join(self._required)} must not be"))
+                else:
+                    rows.append(self._row())
+                    good.append(index)
         while True:
             try:
                 columns = [self._column(index, rows) for index in range(len(self._kinds))]

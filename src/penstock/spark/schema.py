@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 DDL = (
-    "queue STRING NOT NULL, partition STRING NOT NULL, offset BIGINT NOT NULL, key STRING, value BINARY NOT NULL, "
+    "queue STRING NOT NULL, partition STRING NOT NULL, offset BIGINT NOT NULL, key STRING, value BINARY, "
     "headers STRING, timestamp TIMESTAMP NOT NULL, id STRING NOT NULL"
 )
 

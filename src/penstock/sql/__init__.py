@@ -36,6 +36,11 @@ def version() -> int:
     return migrations()[-1].number
 
 
+def oldest() -> int:
+    """Return the oldest schema version that this code works with: the one before its own."""
+    return migrations()[-2].number
+
+
 @cache
 def repeatable() -> str:
     """Return what every migrate writes anew: storage, functions, views, and who may call what."""

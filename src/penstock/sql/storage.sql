@@ -7,30 +7,35 @@ DECLARE
         SELECT 1 FROM pg_catalog.pg_settings s
         WHERE s.name = 'default_toast_compression' AND 'lz4' = ANY (s.enumvals)
     );
+    wanted record;
 BEGIN
     EXECUTE format(
         'CREATE OR REPLACE FUNCTION penstock.lz4_available() RETURNS boolean '
         'LANGUAGE sql IMMUTABLE PARALLEL SAFE AS %L',
         'SELECT ' || lz4
     );
-    ALTER TABLE penstock.segments
-        ALTER COLUMN body SET STORAGE EXTERNAL,
-        ALTER COLUMN ends SET STORAGE EXTERNAL,
-        ALTER COLUMN keys SET STORAGE EXTERNAL,
-        ALTER COLUMN key_ends SET STORAGE EXTERNAL,
-        ALTER COLUMN headers SET STORAGE EXTERNAL,
-        ALTER COLUMN header_ends SET STORAGE EXTERNAL;
-    ALTER TABLE penstock.scheduled ALTER COLUMN body SET STORAGE EXTERNAL;
-    IF lz4 THEN
-        ALTER TABLE penstock.scheduled
-            ALTER COLUMN body SET STORAGE EXTENDED,
-            ALTER COLUMN body SET COMPRESSION lz4;
-        ALTER TABLE penstock.segments
-            ALTER COLUMN body_compressed SET COMPRESSION lz4,
-            ALTER COLUMN keys SET STORAGE EXTENDED,
-            ALTER COLUMN keys SET COMPRESSION lz4,
-            ALTER COLUMN headers SET STORAGE EXTENDED,
-            ALTER COLUMN headers SET COMPRESSION lz4;
-    END IF;
+    -- Only what is not so yet: to alter a table waits for all who use it, and makes all others wait behind.
+    FOR wanted IN
+        SELECT w.*
+        FROM (VALUES
+            ('segments', 'body', false), ('segments', 'ends', false), ('segments', 'key_ends', false),
+            ('segments', 'header_ends', false), ('segments', 'keys', lz4), ('segments', 'headers', lz4),
+            ('segments', 'body_compressed', true), ('scheduled', 'body', lz4)
+        ) w (relation, column_name, compressed)
+        JOIN pg_catalog.pg_attribute a
+            ON a.attrelid = format('penstock.%I', w.relation)::regclass AND a.attname = w.column_name
+        WHERE a.attstorage <> CASE WHEN w.compressed THEN 'x' ELSE 'e' END::"char"
+           OR w.compressed AND lz4 AND a.attcompression <> 'l'
+    LOOP
+        EXECUTE format(
+            'ALTER TABLE penstock.%I ALTER COLUMN %I SET STORAGE %s',
+            wanted.relation, wanted.column_name, CASE WHEN wanted.compressed THEN 'EXTENDED' ELSE 'EXTERNAL' END
+        );
+        IF wanted.compressed AND lz4 THEN
+            EXECUTE format(
+                'ALTER TABLE penstock.%I ALTER COLUMN %I SET COMPRESSION lz4', wanted.relation, wanted.column_name
+            );
+        END IF;
+    END LOOP;
 END
 $$;

@@ -92,6 +92,6 @@ def test_without_the_bound_retention_would_not_wait(penstock_dsn: str) -> None:
         client.push("q", [b"b"], partition="p")
         assert dropped(client) == 0
         with psycopg.connect(penstock_dsn, autocommit=True) as connection:
-            bound = "least(coalesce(cutoff, 0), penstock.archive_bound(partition_id, settings))"
-            mutate(connection, "retain_partition", (bound, "coalesce(cutoff, 0)"))
+            bound = "least(cutoff, penstock.archive_bound(partition_id, settings))"
+            mutate(connection, "retain_partition", (bound, "cutoff"))
         assert dropped(client) == 1

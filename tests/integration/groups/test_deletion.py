@@ -160,6 +160,7 @@ def delete_beside(
 ) -> dict[str, Any]:
     """Delete while somebody's change is under way and commits after that; return what is left or wrong."""
     create_group(sql, mode=mode)
+    sweep(sql)
     push_some(sql, 30)
     claim = must_pop(sql, most=3)
     if mode == "ordered" and change in (popping, popping_with_auto_ack):
@@ -198,7 +199,7 @@ def test_without_looking_again_something_is_left(fresh: Connections, change: Cal
 
 def test_without_holding_off_the_sweep_a_deleted_group_leaves_something(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "delete_group", ("PERFORM pg_advisory_xact_lock(penstock.queue_lock_class(), -1);", ""))
+    mutate(sql, "delete_group", ("LOCK TABLE penstock.sweep_lock IN SHARE UPDATE EXCLUSIVE MODE;", ""))
     assert delete_beside(fresh, sql, "group", "ordered", sweeping_what_is_parked) != {}
 
 
@@ -230,3 +231,27 @@ def test_with_the_locks_in_another_order_than_a_push_takes_them_they_deadlock(fr
     )
     with pytest.raises(errors.DeadlockDetected):
         delete_between_two_pushes(fresh, sql)
+
+
+@pytest.mark.parametrize("held", ["an ack", "a sweep"])
+def test_pushes_go_on_while_the_deletion_of_a_group_waits(connections: Connections, sql: Connection, held: str) -> None:
+    create_group(sql)
+    sweep(sql)
+    push(sql)
+    claim = must_pop(sql)
+    holder = connections.open()
+    if held == "an ack":
+        ack(holder, claim)
+    else:
+        sweep(holder)
+    remover = connections.open(autocommit=True)
+    deleting = Running(remover, "SELECT penstock.delete_group('q', 'g')")
+    assert deleting.waits(sql)
+    for partition in ("p", "new"):
+        pusher = connections.open(autocommit=True)
+        pusher.execute("SET penstock.lock_timeout = '2s'")
+        push(pusher, partition)
+    holder.commit()
+    deleting.rows()
+    assert violations(sql) == {}
+    assert sql.execute("SELECT count(*) FROM penstock.journal").fetchall() == [(0,)]

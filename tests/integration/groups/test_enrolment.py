@@ -1,4 +1,4 @@
-"""A group that comes into being beside live pushes misses nothing: it waits for those and takes up what there was."""
+"""A group that comes into being beside live pushes holds up none and misses nothing: it takes up what they add."""
 
 import threading
 from collections import Counter
@@ -38,18 +38,19 @@ def group_born_during_a_push(connections: Connections, sql: Connection, statemen
     push(sql, "other")
     pusher = connections.open()
     push(pusher, statement=statement)
-    creating = start(connections.open(autocommit=True), CREATE)
-    creating.waits(sql)
+    assert not start(connections.open(autocommit=True), CREATE).waits(sql)
+    sweep(sql)
+    sweep(sql)
     pusher.commit()
-    creating.rows()
     return offsets(drain(sql))
 
 
 @pytest.mark.parametrize("statement", PUSHES, ids=["one segment", "many segments"])
-def test_a_group_waits_for_a_push_that_does_not_know_of_it(
+def test_a_group_gets_what_a_push_adds_that_does_not_know_of_it(
     connections: Connections, sql: Connection, statement: str
 ) -> None:
     assert group_born_during_a_push(connections, sql, statement) == [0]
+    assert sql.execute("SELECT enrolled_to, awaited FROM penstock.consumer_groups").fetchall() == [(None, [])]
     assert violations(sql) == {}
 
 
@@ -62,49 +63,116 @@ def test_without_the_shared_lock_of_pushes_it_misses_the_message(fresh: Connecti
     assert violations(sql) == {"work_not_taken_up": 1}
 
 
-def test_without_its_exclusive_lock_it_misses_the_message(fresh: Connections) -> None:
+def test_without_awaiting_those_who_hold_it_it_misses_the_message(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "create_group", ("PERFORM penstock.lock_queue(queue);", ""))
+    mutate(
+        sql, "enrol_partitions", ("FROM pg_locks l\n            WHERE", "FROM pg_locks l\n            WHERE false AND")
+    )
     assert group_born_during_a_push(fresh, sql, PUSH_ONE) == []
     assert violations(sql) == {"work_not_taken_up": 1}
 
 
-def test_a_push_that_waits_for_a_new_group_wakes_it(connections: Connections, sql: Connection) -> None:
-    push(sql)
-    creator, pusher = connections.open(), connections.open(autocommit=True)
+def group_swept_by_its_own_transaction(connections: Connections, sql: Connection) -> list[tuple[str, int]]:
+    """A transaction creates a group and sweeps; a push that begins meanwhile ends later; return what the group gets."""
+    push(sql, "other")
+    creator, pusher = connections.open(), connections.open()
     run(creator, CREATE)
-    pushing = Running(pusher, PUSH_ONE, "other")
-    assert pushing.waits(sql)
+    sweep(creator)
+    assert not Running(pusher, PUSH_ONE, "p").waits(sql)
     creator.commit()
-    pushing.rows()
-    assert sorted(drain(sql)) == [("other", 0), ("p", 0)]
+    sweep(sql)
+    sweep(sql)
+    pusher.commit()
+    return sorted(drain(sql))
+
+
+def test_a_push_does_not_wait_for_a_group_that_is_being_created(connections: Connections, sql: Connection) -> None:
+    assert group_swept_by_its_own_transaction(connections, sql) == [("other", 0), ("p", 0)]
     assert violations(sql) == {}
 
 
-def test_a_group_that_cannot_be_created_in_time_says_to_try_again(connections: Connections, dsn: str) -> None:
-    pusher = connections.open()
-    push(pusher)
-    with Client(make_conninfo(dsn, options="-c penstock.lock_timeout=200ms")) as client:
-        with pytest.raises(Retryable, match="penstock doctor"):
-            client.create_group("q", "g")
-        with pytest.raises(Retryable, match="penstock doctor"):
-            client.pop("q", "g")
-        pusher.commit()
-        client.create_group("q", "g")
-        batch = client.pop("q", "g")
-    assert batch is not None
+def test_without_leaving_its_own_group_alone_the_sweep_makes_it_miss_the_message(fresh: Connections) -> None:
+    sql = fresh.open(autocommit=True)
+    mutate(sql, "enrol_partitions", ("creating OR g.created_in IS DISTINCT", "true OR g.created_in IS DISTINCT"))
+    assert group_swept_by_its_own_transaction(fresh, sql) == [("other", 0)]
+    assert violations(sql) == {"work_not_taken_up": 1}
 
 
-def test_a_push_goes_on_while_a_group_waits_for_another_push(connections: Connections, sql: Connection) -> None:
+def test_a_transaction_that_pops_for_a_new_group_holds_up_no_push(dsn: str, client: Client, sql: Connection) -> None:
+    push(sql)
+    with Client(make_conninfo(dsn, options="-c penstock.lock_timeout=1s")) as other, client.transaction() as tx:
+        batch = tx.pop("q", "g")
+        assert batch is not None
+        other.push("q", "while it is open", partition="p")
+        other.push("q", "while it is open", partition="new")
+        tx.ack(batch)
+    assert sorted(drain(sql)) == [("new", 0), ("p", 1)]
+    assert violations(sql) == {}
+
+
+def test_sql_that_pops_for_a_new_group_holds_up_no_push(connections: Connections, sql: Connection) -> None:
+    push(sql)
+    caller = connections.open()
+    ((lease,),) = caller.execute("SELECT lease_id FROM penstock.pop('q', 'g')").fetchall()
+    pushing = [Running(connections.open(autocommit=True), PUSH_ONE, name) for name in ("p", "new")]
+    assert [one.waits(sql) for one in pushing] == [False, False]
+    caller.execute("SELECT penstock.ack('q', 'g', 'p', %s)", (lease,))
+    caller.commit()
+    assert sorted(drain(sql)) == [("new", 0), ("p", 1)]
+    assert violations(sql) == {}
+
+
+def test_a_group_is_created_beside_a_push_that_stays_open(connections: Connections, sql: Connection) -> None:
     push(sql, "other")
     pusher = connections.open()
     push(pusher)
+    run(sql, CREATE)
+    assert drain(sql) == [("other", 0)]
+    push(sql, "other"), push(sql, "new")
+    assert sorted(drain(sql)) == [("new", 0), ("other", 1)]
+    pusher.commit()
+    assert drain(sql) == [("p", 0)]
+    assert violations(sql) == {}
+
+
+def test_what_one_unknowing_push_adds_does_not_wait_for_another_one(connections: Connections, sql: Connection) -> None:
+    push(sql, "other")
+    slow, quick = connections.open(), connections.open()
+    push(slow, "slow")
+    push(quick, "quick")
+    run(sql, CREATE)
+    assert drain(sql) == [("other", 0)]
+    quick.commit()
+    assert drain(sql) == [("quick", 0)]
+    slow.commit()
+    assert drain(sql) == [("slow", 0)]
+    assert violations(sql) == {}
+
+
+def test_a_group_of_new_messages_misses_none_from_its_creation_on(connections: Connections, sql: Connection) -> None:
+    push(sql), push(sql, "old")
+    creator = connections.open()
+    run(creator, group_calls.create_group("q", "g", "ordered", "new", {}))
+    push(sql), push(sql, "made meanwhile")
+    creator.commit()
+    push(sql)
+    assert sorted(drain(sql)) == [("made meanwhile", 0), ("p", 1), ("p", 2)]
+    assert violations(sql) == {}
+
+
+def test_a_queue_that_is_deleted_while_a_group_is_created_is_made_anew(
+    connections: Connections, sql: Connection
+) -> None:
+    push(sql)
+    deleter = connections.open()
+    deleter.execute("SELECT penstock.delete_queue('q')")
     creating = start(connections.open(autocommit=True), CREATE)
     assert creating.waits(sql)
-    assert push(sql, "other") == 1
-    pusher.commit()
+    deleter.commit()
     creating.rows()
-    assert sorted(drain(sql)) == [("other", 0), ("other", 1), ("p", 0)]
+    push(sql)
+    assert drain(sql) == [("p", 0)]
+    assert violations(sql) == {}
 
 
 def test_two_who_create_a_group_at_once_by_popping_get_the_same_one(connections: Connections, sql: Connection) -> None:
@@ -139,9 +207,9 @@ def test_the_first_pop_of_a_group_gets_what_is_there_beside_a_sweep(connections:
     assert violations(sql) == {}
 
 
-def test_without_being_alone_it_comes_away_empty(fresh: Connections) -> None:
+def test_with_the_lock_of_a_push_it_comes_away_empty(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "create_group", ("alone => true", "alone => false"))
+    mutate(sql, "enrol_partitions", ("FOR KEY SHARE SKIP LOCKED", "FOR NO KEY UPDATE SKIP LOCKED"))
     assert not first_pop_beside_a_sweep(fresh, sql)
 
 
@@ -181,9 +249,10 @@ def push_rolls_back_during_enrolment(connections: Connections, sql: Connection) 
     assert newest(sql, partition=LAST) == ()
     pusher = connections.open()
     push(pusher, LAST)
-    swept = sweep(sql)
-    assert swept is not None
-    assert swept.enrolled == 0
+    for _ in range(2):
+        swept = sweep(sql)
+        assert swept is not None
+        assert swept.enrolled == 0
     pusher.rollback()
     return offsets(drain(sql, partitions=200), LAST)
 
@@ -199,7 +268,7 @@ def test_without_a_later_round_it_is_missed(fresh: Connections) -> None:
     mutate(
         sql,
         "enrol_partitions",
-        ("WHEN enrolling.enrol_again OR cardinality(locked) < cardinality(visited) THEN 0", "WHEN false THEN 0"),
+        ("WHEN passed OR waited_for <> '{}' THEN 0", "WHEN false THEN 0"),
     )
     assert push_rolls_back_during_enrolment(fresh, sql) == []
     assert violations(sql) == {"work_not_taken_up": 1}

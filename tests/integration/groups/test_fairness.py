@@ -76,6 +76,21 @@ def test_a_higher_priority_is_served_first(sql: Connection, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_every_priority_has_its_share_and_a_higher_one_a_larger_one(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode)
+    names = [f"level {level}" for level in range(4)]
+    for level, name in enumerate(names):
+        sql.execute("SELECT penstock.create_partition('q', %s, %s)", (name, -level))
+        push_some(sql, 1000, name)
+    # The same random numbers each time: the shares are 875, 69, 42 and 14 of a thousand.
+    sql.execute("SELECT setseed(0.5)")
+    served = serve(sql, mode, 800)
+    shares = [served.count(name) for name in names]
+    assert min(shares) > 0
+    assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_the_lowest_priority_does_not_starve(sql: Connection, mode: str) -> None:
     create_group(sql, mode=mode)
     for name, priority in (("high", 5), ("middle", 0), ("low", -3)):

@@ -52,6 +52,54 @@ def test_without_the_doorbell_such_a_push_is_lost(fresh: Connections) -> None:
     assert violations(sql) == {"work_not_in_line": 1}
 
 
+def push_beside_an_unanswered_doorbell(connections: Connections, sql: Connection) -> list[int]:
+    """A group of new messages has not heard of a push above READ COMMITTED when another push wakes it."""
+    push(sql)
+    run(sql, group_calls.create_group("q", "g", "ordered", "new", {}))
+    sweep(sql)
+    caller = connections.open()
+    caller.isolation_level = IsolationLevel.REPEATABLE_READ
+    push(caller)
+    caller.commit()
+    push(sql)
+    return offsets(drain(sql))
+
+
+def test_a_group_of_new_messages_loses_none_of_a_push_from_a_higher_level(
+    connections: Connections, sql: Connection
+) -> None:
+    assert push_beside_an_unanswered_doorbell(connections, sql) == [1, 2]
+    assert violations(sql) == {}
+
+
+def test_verify_sees_a_group_that_began_after_a_message_that_was_for_it(fresh: Connections) -> None:
+    sql = fresh.open(autocommit=True)
+    mutate(sql, "begin_partition", ("least(base_offset, penstock.offset_at(target, moment))", "base_offset"))
+    assert push_beside_an_unanswered_doorbell(fresh, sql) == [2]
+    assert violations(sql) == {"messages_passed_over": 1}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_doorbell_that_is_not_answered_counts_as_lag_and_is_no_fault(
+    connections: Connections, sql: Connection, mode: str
+) -> None:
+    create_group(sql, mode=mode)
+    run(sql, group_calls.create_group("q", "new", mode, "new", {}))
+    push(sql)
+    drain(sql), drain(sql, "new")
+    caller = connections.open()
+    caller.isolation_level = IsolationLevel.REPEATABLE_READ
+    push(caller), push(caller, "other")
+    caller.commit()
+    lags = "SELECT penstock.lag('q', 'g'), penstock.lag('q', 'new')"
+    assert sql.execute(lags).fetchall() == [(2, 2)]
+    assert violations(sql) == {}
+    sweep(sql)
+    assert sql.execute(lags).fetchall() == [(2, 2)]
+    assert sorted(drain(sql)) == sorted(drain(sql, "new")) == [("other", 0), ("p", 1)]
+    assert sql.execute(lags).fetchall() == [(0, 0)]
+
+
 def test_a_new_partition_that_rings_is_taken_up_by_groups_that_its_push_could_not_see(
     connections: Connections, sql: Connection
 ) -> None:

@@ -87,6 +87,44 @@ def test_the_mark_trails_so_that_a_place_a_moment_late_is_served_at_once(
     assert partition_of(client) == "late"
 
 
+def test_a_client_that_lives_through_a_restore_to_older_places_is_served_at_its_usual_pace(
+    client: Client, sql: Connection, clock: Clock
+) -> None:
+    client.create_group("q", "g")
+    sql.execute("SELECT setval('penstock.ready_seq', 1000000)")
+    for number in range(5):
+        client.push("q", number, partition=f"before {number}")
+        clock.now += 1.0
+        assert partition_of(client) == f"before {number}"
+    sql.execute("SELECT setval('penstock.ready_seq', 1)")
+    for number in range(20):
+        client.push("q", number, partition=f"after {number}")
+
+    clock.now += 6.0
+    came = []
+    for _ in range(20):
+        clock.now += 0.01
+        came.append(partition_of(client))
+    clock.now += 1.0
+    client.push("q", 1, partition="later")
+
+    assert came == [f"after {number}" for number in range(20)]
+    assert partition_of(client) == "later"
+
+
+def test_a_place_that_was_late_takes_the_mark_back_and_the_next_ones_move_it_on(clock: Clock) -> None:
+    line = polling.Line()
+    line.took([SimpleNamespace(level=2, line_seq=100)])  # type: ignore[list-item]
+    clock.now += 1.0
+    assert line.lows() == [0, 100]
+    line.took([SimpleNamespace(level=2, line_seq=40)])  # type: ignore[list-item]
+    assert line.lows() == [0, 40]
+    line.took([SimpleNamespace(level=2, line_seq=120)])  # type: ignore[list-item]
+    assert line.lows() == [0, 40]
+    clock.now += 1.0
+    assert line.lows() == [0, 120]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_partition_is_delivered_in_the_order_of_commits(connections: Connections, sql: Connection, mode: str) -> None:
     create_group(sql, mode=mode)

@@ -91,8 +91,8 @@ def test_without_parking_an_empty_pop_of_a_shared_group_loses_the_message(fresh:
     mutate(
         sql,
         "claim_range",
-        ("CASE WHEN found.due_at IS NULL THEN 'p' ELSE 't' END", "'i'"),
-        ("due_at => coalesce(found.due_at, clock_timestamp() + interval '50 milliseconds')", "due_at => NULL"),
+        ("CASE WHEN given.due_at IS NULL THEN 'p' ELSE 't' END", "'i'"),
+        ("due_at => coalesce(given.due_at, clock_timestamp() + interval '50 milliseconds')", "due_at => NULL"),
     )
     assert push_during_an_empty_pop(fresh, sql, "shared") == []
     assert violations(sql) == LOST

@@ -111,6 +111,7 @@ class Session:
             found[f"pop with auto_ack, {mode}"] = self._call(pop_call(mode, auto_ack=True))
             for name, settle in self._settlings().items():
                 found[f"{name}, {mode}"] = self._settle(mode, settle)
+        found["resync"] = cost(self.connection, "SELECT * FROM penstock.resync(10, 10)", ())
         pass_time(self.clock)
         found["sweep"] = self._call(group_calls.sweep())
         while (swept := run(self.connection, group_calls.sweep())) is not None and swept.woken + swept.trimmed:

@@ -209,7 +209,7 @@ def test_without_skip_locked_the_sweep_waits_for(
 
 def test_without_skip_locked_the_trimming_waits_for_a_late_ack(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "sweep", ("FOR UPDATE OF o SKIP LOCKED", "FOR UPDATE OF o"))
+    mutate(sql, "sweep_together", ("FOR UPDATE OF o SKIP LOCKED", "FOR UPDATE OF o"))
     assert not sweeps_past(fresh, sql, a_late_ack_of_a_partition_that_is_in_line_again)
 
 
@@ -287,12 +287,12 @@ def test_many_locked_partitions_do_not_keep_the_sweep_from_others(connections: C
 
 def test_without_going_on_past_them_they_do(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "sweep", ("EXIT WHEN visited < max_rows OR woken + trimmed >= max_rows;", "EXIT;"))
+    mutate(sql, "sweep_together", ("EXIT WHEN visited < max_rows OR woken + trimmed >= max_rows;", "EXIT;"))
     assert locked_partitions_beside_an_expired_claim(fresh, sql) == "c"
 
 
 def test_the_sweep_takes_no_lock_that_it_would_wait_for() -> None:
-    for function in ("sweep", "sweep_timer", "enrol_partitions", "publish_scheduled"):
+    for function in ("sweep_together", "serve_timer", "sweep_timer", "enrol_partitions", "publish_scheduled"):
         locks = [
             line for line in source(function).splitlines() if " UPDATE" in line and line.lstrip().startswith("FOR ")
         ]

@@ -224,14 +224,6 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
         {"attempts_above_the_limit"},
     ),
     (
-        "a group of new messages began after one of them",
-        [
-            "UPDATE penstock.journal j SET committed = 1, claimed_to = 1 FROM penstock.consumer_groups g"
-            " WHERE g.group_id = j.group_id AND g.name = 'n' AND j.version = 1"
-        ],
-        {"messages_passed_over"},
-    ),
-    (
         "a group of new messages does not know of them",
         [
             "WITH gone AS (DELETE FROM penstock.journal j USING penstock.consumer_groups g"
@@ -261,6 +253,23 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
     ("a dedupe id is of no partition", [REMEMBER.format(NOBODY, "0", "NULL")], {"orphan_dedupe_ids"}),
     ("a dedupe id is of no message", [REMEMBER.format("partition_id", "30", "NULL")], {"orphan_dedupe_ids"}),
     ("a dedupe id waits for nothing", [REMEMBER.format("partition_id", "NULL", "7")], {"orphan_dedupe_ids"}),
+    (
+        "a group began too late",
+        [
+            "UPDATE penstock.consumer_groups SET subscription = 'new', created_at = '-infinity' WHERE name = 'g'",
+            "INSERT INTO penstock.beginnings SELECT group_id, partition_id, 7 FROM penstock.consumer_groups g,"
+            " penstock.partitions p WHERE p.name = 'ready' AND g.name = 'g'",
+        ],
+        {"messages_passed_over"},
+    ),
+    (
+        "a timer was put off",
+        [
+            "INSERT INTO penstock.failing_timers (kind, group_id, partition_id, place, retry_at, sqlstate, error)"
+            " VALUES ('sweep', 0, 0, 0, clock_timestamp(), 'XX001', 'oops')"
+        ],
+        {"timers_put_off"},
+    ),
     ("a dedupe id means nothing", [REMEMBER.format("partition_id", "NULL", "NULL")], {"orphan_dedupe_ids"}),
 ]
 

@@ -7,6 +7,7 @@ import pytest
 from groups.steps import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg import IsolationLevel
 
 from databases import Connection, Connections
 from penstock import Client, Message
@@ -18,7 +19,7 @@ from .interleaving import Running, gapless, offsets, push
 relaxed = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 messages = st.builds(
     Message,
-    value=st.binary(max_size=9),
+    value=st.none() | st.binary(max_size=9),
     key=st.none() | st.text("aü", min_size=1, max_size=3),
     headers=st.none() | st.dictionaries(st.text("hk", max_size=2), st.text("vö", max_size=3), min_size=1, max_size=2),
 )
@@ -271,4 +272,24 @@ def test_a_push_is_not_stopped_by_a_merge(client: Client, connections: Connectio
     assert push(sql) == 6
     maintainer.commit()
     assert offsets(sql) == list(range(7))
+    assert gapless(sql)
+
+
+def test_maintenance_waits_for_no_push_from_a_higher_level_and_comes_again(
+    connections: Connections, sql: Connection
+) -> None:
+    sql.execute("SELECT penstock.create_queue('q', %s)", ('{"retention_time": 0.001}',))
+    push(sql), push(sql)
+    caller = connections.open()
+    caller.isolation_level = IsolationLevel.REPEATABLE_READ
+    push(caller)
+    push(sql, "other"), push(sql, "other")
+    maintain = "SELECT visited, dropped_messages, next_partition FROM penstock.maintain()"
+
+    maintaining = Running(connections.open(autocommit=True), maintain)
+
+    assert maintaining.rows() == [(2, 2, None)]
+    assert sql.execute("SELECT looked_at::text FROM penstock.maintenance").fetchall() == [("-infinity",)]
+    caller.commit()
+    assert sql.execute(maintain).fetchall() == [(2, 3, None)]
     assert gapless(sql)

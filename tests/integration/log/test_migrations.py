@@ -109,6 +109,38 @@ def test_migrating_twice_is_harmless(penstock_dsn: str) -> None:
         assert [message.json() for message in client.read("q", "0")] == [1, 2]
 
 
+def test_migrating_with_nothing_to_do_waits_for_no_transaction(penstock_dsn: str) -> None:
+    with (
+        psycopg.connect(penstock_dsn) as busy,
+        psycopg.connect(penstock_dsn, autocommit=True, options="-c lock_timeout=5s") as connection,
+    ):
+        busy.execute("SELECT penstock.push_json('q', '1')")
+        for (table,) in busy.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'penstock'").fetchall():
+            busy.execute(SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(Identifier("penstock", table)))
+        assert migrate(connection).before == source.version()
+
+
+def test_a_server_that_gained_lz4_is_used_to_the_full(penstock_dsn: str) -> None:
+    before = catalog(penstock_dsn)
+    with psycopg.connect(penstock_dsn, autocommit=True) as connection:
+        if connection.execute("SELECT penstock.lz4_available()").fetchall() == [(True,)]:
+            connection.execute("ALTER TABLE penstock.segments ALTER COLUMN body_compressed SET COMPRESSION pglz")
+        connection.execute("ALTER TABLE penstock.segments ALTER COLUMN body SET STORAGE EXTENDED")
+        migrate(connection)
+    assert catalog(penstock_dsn) == before
+
+
+def test_functions_are_kept_that_were_written_after_a_savepoint(penstock_dsn: str) -> None:
+    """As psql does with ON_ERROR_ROLLBACK."""
+    before = catalog(penstock_dsn)
+    with psycopg.connect(penstock_dsn) as connection:
+        connection.execute("SELECT 1")
+        for part in source.repeatable().split("\n-- Drops functions"):
+            with connection.transaction():
+                connection.execute(part.encode() if part.startswith("SET") else f"-- {part}".encode())
+    assert catalog(penstock_dsn) == before
+
+
 def test_a_newer_schema_is_refused_and_left_alone(penstock_dsn: str) -> None:
     with psycopg.connect(penstock_dsn, autocommit=True) as connection:
         connection.execute("INSERT INTO penstock.migrations (number, name) VALUES (9999, 'from the future')")
@@ -117,6 +149,33 @@ def test_a_newer_schema_is_refused_and_left_alone(penstock_dsn: str) -> None:
             Client(penstock_dsn)
         with pytest.raises(SetupError, match="upgrade penstock"):
             migrate(connection)
+    assert catalog(penstock_dsn) == before
+
+
+def works(dsn: str) -> None:
+    with Client(dsn) as client:
+        client.push("q", 1)
+        with client.pop("q", "g") as batch:  # type: ignore[union-attr]
+            assert len(batch) == 1
+
+
+def test_a_schema_that_is_one_version_ahead_serves_older_clients(penstock_dsn: str) -> None:
+    with psycopg.connect(penstock_dsn, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO penstock.migrations (number, name) VALUES (%s, 'the next one')", (source.version() + 1,)
+        )
+        before = catalog(penstock_dsn)
+        works(penstock_dsn)
+        with pytest.raises(SetupError, match="upgrade penstock"):
+            migrate(connection)
+    assert catalog(penstock_dsn) == before
+
+
+def test_a_schema_that_is_one_version_behind_serves_newer_clients_and_stays_as_it_is(penstock_dsn: str) -> None:
+    with psycopg.connect(penstock_dsn, autocommit=True) as connection:
+        connection.execute("DELETE FROM penstock.migrations WHERE number = %s", (source.version(),))
+    before = catalog(penstock_dsn)
+    works(penstock_dsn)
     assert catalog(penstock_dsn) == before
 
 

@@ -19,7 +19,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
 messages = st.builds(
     Message,
-    value=st.binary(max_size=12),
+    value=st.none() | st.binary(max_size=12),
     key=st.none() | texts.filter(bool),
     headers=st.none() | st.dictionaries(texts, texts, min_size=1, max_size=2),
 )

@@ -64,7 +64,7 @@ def test_segments_over_the_size_are_dropped_oldest_first(client: Client, sql: Co
     for number in range(5):
         client.push("q", bytes([number]) * 100)
     assert maintain(client) == (3, 3)
-    assert [message.value[0] for message in client.read("q", "0")] == [3, 4]
+    assert [message.value for message in client.read("q", "0")] == [bytes([3]) * 100, bytes([4]) * 100]
     assert maintain(client) == (0, 0)
 
 
@@ -92,6 +92,48 @@ def test_a_pass_that_may_not_drop_everything_leaves_no_hole(client: Client, sql:
     sql.execute("SELECT penstock.drop_below(id, 6, 3) FROM penstock.log_counter")
     assert client.describe("q").messages == 0
     assert client.push("q", 1).first_offset == 6
+
+
+def push_small_segments(sql: Connection, count: int) -> None:
+    """Store segments of one message each, as so many pushes would have."""
+    push(sql)
+    sql.execute(
+        "INSERT INTO penstock.segments (partition_id, base_offset, created_at, count, bytes, body, ends)"
+        " SELECT partition_id, n, created_at, count, bytes, body, ends"
+        " FROM penstock.segments, generate_series(1, %s - 1) n WHERE base_offset = 0",
+        (count,),
+    )
+
+
+@pytest.mark.parametrize("limit", ["age", "size"])
+def test_one_pass_drops_all_that_is_over_the_limit_however_much_it_is(
+    client: Client, sql: Connection, limit: str
+) -> None:
+    client.create("q")
+    push_small_segments(sql, 5_000)
+    if limit == "age":
+        client.configure("q", retention_time=3600)
+        age(sql, 4_990)
+    else:
+        client.configure("q", retention_bytes=10)
+    assert maintain(client, min_segments=10_000) == (4_990, 4_990)
+    assert [message.offset for message in client.read("q", "p")] == list(range(4_990, 5_000))
+
+
+def test_a_pass_that_has_much_to_drop_does_so_in_several_transactions(client: Client, sql: Connection) -> None:
+    client.create("q", retention_time=3600)
+    push_small_segments(sql, 2_000)
+    push(sql, "other")
+    age(sql, 2_000)
+    dropped: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        statement = "SELECT dropped_segments, next_partition FROM penstock.maintain(%s, max_seconds => 0)"
+        ((segments, after),) = sql.execute(statement, (after,)).fetchall()
+        dropped.append(segments)
+    assert sum(dropped) == 2_001
+    assert max(dropped) <= 500
+    assert client.describe("q").messages == 0
 
 
 def test_a_queue_without_retention_is_left_alone_beside_one_with(client: Client, sql: Connection) -> None:

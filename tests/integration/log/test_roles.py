@@ -151,3 +151,89 @@ def test_the_owners_functions_cannot_be_led_astray(as_user: Open) -> None:
         tx.connection.execute("CREATE TEMP TABLE segments (LIKE pg_class)")
         tx.connection.execute("SET search_path = pg_temp, public")
         tx.push("q", 1)
+
+
+def test_a_consumer_reads_nothing_that_is_staged(as_user: Open, admin: Connection) -> None:
+    admin.execute("SELECT penstock.begin_stage('w', 'r', 0)")
+    admin.execute(
+        "SELECT penstock.stage_segments(stage_id, 0, '{q}', '{p}', '{1}', 'x', '\\x01000000') FROM penstock.stages"
+    )
+    with as_user("consumer").transaction() as tx:
+        for query in (
+            "SELECT * FROM generate_series(1, 9) s, penstock.read_ranges(ARRAY[-s::bigint], '{0}', '{9}')",
+            "SELECT * FROM generate_series(1, 9) s, penstock.plan_ranges(ARRAY[-s::bigint], '{0}', '{9}')",
+        ):
+            assert tx.connection.execute(query).fetchall() == []
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+def test_only_an_admin_takes_a_claim_from_whoever_holds_it(penstock_dsn: str, as_user: Open, mode: str) -> None:
+    with Client(penstock_dsn) as owner:
+        owner.create_group("q", "g", mode=mode)
+        owner.push("q", 1)
+        batch = owner.pop("q", "g")
+        assert batch is not None
+        (claim,) = owner.claims("q")
+        consumer = as_user("consumer")
+        query = "SELECT penstock.release_claim(%s, %s, NULL)"
+        if mode == "ordered":
+            with pytest.raises(errors.InsufficientPrivilege), consumer.transaction() as tx:
+                tx.connection.execute(query, (claim.group_id, claim.partition_id))
+        with consumer.transaction() as tx:
+            released = tx.connection.execute(
+                "SELECT penstock.release_range(%s, %s, NULL)", (claim.group_id, claim.partition_id)
+            )
+            assert released.fetchall() == [(False,)]
+        assert len(owner.claims("q")) == 1
+        assert as_user("admin").release_claim(claim)
+        assert owner.claims("q") == []
+
+
+def test_a_consumer_releases_its_own_claim(penstock_dsn: str, as_user: Open) -> None:
+    with Client(penstock_dsn) as owner:
+        owner.push("q", 1)
+    consumer = as_user("consumer")
+    batch = consumer.pop("q", "g")
+    assert batch is not None
+    batch.release()
+    assert consumer.claims("q") == []
+
+
+def test_a_consumer_does_not_publish_for_a_flow(as_user: Open) -> None:
+    with pytest.raises(errors.InsufficientPrivilege), as_user("consumer").transaction() as tx:
+        tx.connection.execute("SELECT penstock.publish_epoch('flow', 'mine', 'r', 0, '{}', '{}')")
+
+
+def test_a_producer_does_not_retire_the_run_of_another_ones_query(as_user: Open) -> None:
+    mine, other, admin = as_user("producer"), as_user("producer"), as_user("admin")
+
+    def begin(client: Client, run: str) -> None:
+        with client.transaction() as tx:
+            tx.connection.execute("SELECT penstock.begin_stage('w', %s, 0)", (run,))
+
+    def publish(client: Client, run: str) -> Any:
+        with client.transaction() as tx:
+            answer = tx.connection.execute("SELECT * FROM penstock.publish_stages('w', %s, 0, '{}', '{}')", (run,))
+            return answer.fetchall()
+
+    begin(mine, "first")
+    for attempt in (begin, publish):
+        for run in ("first", "second"):
+            with pytest.raises(errors.InsufficientPrivilege, match="is written by user"):
+                attempt(other, run)
+    assert publish(mine, "first")[0][0] == "published"
+    begin(admin, "third")
+
+
+def test_no_login_keeps_the_sweep_from_its_work(penstock_dsn: str, admin: Connection) -> None:
+    with psycopg.connect(penstock_dsn) as nosy, Client(penstock_dsn) as client:
+        nosy.execute("SELECT pg_advisory_lock(penstock.queue_lock_class(), -1)")
+        client.push("q", 1, delay=0.001)
+        assert admin.execute("SELECT woken FROM penstock.sweep()").fetchall() == [(1,)]
+
+
+def test_only_one_sweeps_at_a_time(penstock_dsn: str, admin: Connection) -> None:
+    with psycopg.connect(penstock_dsn) as first:
+        assert len(first.execute("SELECT * FROM penstock.sweep()").fetchall()) == 1
+        assert admin.execute("SELECT * FROM penstock.sweep()").fetchall() == []
+    assert len(admin.execute("SELECT * FROM penstock.sweep()").fetchall()) == 1

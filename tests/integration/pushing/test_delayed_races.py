@@ -55,13 +55,13 @@ def test_of_two_sweeps_at_once_one_publishes_and_the_other_does_not_wait(
 
 def test_without_the_sweeps_own_lock_the_rows_locks_still_let_one_publish(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "sweep", ("NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), -1)", "false"))
+    mutate(sql, "sweep", ("LOCK TABLE penstock.sweep_lock IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;", "NULL;"))
     assert two_sweeps(fresh, sql) == ["x"]
 
 
 def test_without_any_of_these_locks_a_message_is_published_twice(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "sweep", ("NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), -1)", "false"))
+    mutate(sql, "sweep", ("LOCK TABLE penstock.sweep_lock IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;", "NULL;"))
     mutate(
         sql,
         "publish_scheduled",
@@ -208,8 +208,9 @@ def test_partitions_that_are_locked_altogether_do_not_hide_those_after_them(
     holder.rollback()
 
 
-def publish_while_a_group_is_born(connections: Connections, sql: Connection) -> list[int]:
-    """A group was created and not committed when something is due; return what the group gets in the end."""
+def test_a_group_that_is_being_created_gets_what_becomes_due_meanwhile(
+    connections: Connections, sql: Connection
+) -> None:
     schedule(sql, "x")
     come_due(sql)
     creator = connections.open()
@@ -217,36 +218,23 @@ def publish_while_a_group_is_born(connections: Connections, sql: Connection) -> 
     sweeping = start(connections.open(autocommit=True), SWEEP)
     assert not sweeping.waits(sql)
     creator.commit()
-    sweep(sql)
-    return offsets(drain(sql))
-
-
-def test_a_group_that_is_being_created_gets_what_becomes_due_meanwhile(
-    connections: Connections, sql: Connection
-) -> None:
-    assert publish_while_a_group_is_born(connections, sql) == [0]
+    assert offsets(drain(sql)) == [0]
     assert violations(sql) == {}
 
 
-def test_without_the_queues_lock_it_misses_what_becomes_due_meanwhile(fresh: Connections) -> None:
-    sql = fresh.open(autocommit=True)
-    mutate(sql, "publish_scheduled", ("WHERE pg_try_advisory_xact_lock_shared", "WHERE 0 <> coalesce"))
-    assert publish_while_a_group_is_born(fresh, sql) == []
-    assert violations(sql) == {"work_not_taken_up": 1}
-
-
-def test_a_group_waits_for_a_sweep_that_publishes_and_does_not_know_of_it(
+def test_a_group_gets_what_a_sweep_publishes_that_does_not_know_of_it(
     connections: Connections, sql: Connection
 ) -> None:
     schedule(sql, "x")
     come_due(sql)
     sweeper = connections.open()
-    sweep(sweeper)
-    creating = start(connections.open(autocommit=True), group_calls.create_group("q", "g", "ordered", "all", {}))
-    assert creating.waits(sql)
+    # Not the whole sweep, which would keep others from sweeping.
+    sweeper.execute("SELECT penstock.publish_scheduled(10, '-infinity', '-infinity')")
+    create_group(sql)
+    sweep(sql)
+    sweep(sql)
     sweeper.commit()
-    creating.rows()
-    assert must_pop(sql).start == 0
+    assert offsets(drain(sql)) == [0]
     assert violations(sql) == {}
 
 
@@ -330,6 +318,18 @@ def test_a_sweep_publishes_a_bounded_number_of_bytes(sql: Connection) -> None:
     assert 15 <= 20 - len(waiting(sql)) < 20
     sweep(sql)
     assert waiting(sql) == []
+
+
+def test_a_sweep_holds_no_more_than_that_at_once_but_always_one_push(sql: Connection) -> None:
+    sql.execute("SELECT penstock.create_queue('q', '{\"max_message_bytes\": 20000000}')")
+    for size in (9_000_000, 9_000_000, 17_000_000, 1):
+        sql.execute("SELECT penstock.push('q', ARRAY[repeat('x', %s)::bytea], 'p', delay => 0)", (size,))
+    published = []
+    for _ in range(4):
+        swept = sweep(sql)
+        assert swept is not None
+        published.append((swept.woken, swept.swept_to is None))
+    assert published == [(1, True), (1, True), (1, True), (1, False)]
 
 
 def test_retention_counts_from_when_it_got_its_offset(sql: Connection) -> None:

@@ -355,14 +355,23 @@ def test_without_the_writers_lock_the_second_publication_fails(connections: Conn
 
 def test_a_group_that_is_made_meanwhile_knows_of_the_publication(connections: Connections, sql: Connection) -> None:
     push(sql)
-    first, second = connections.open(), connections.open(autocommit=True)
-    publish(first, {stage(sql, {"p": ["a"]}): 1})
-    running = Running(second, "SELECT penstock.create_group('q', 'g')")
-    assert running.waits(sql)
+    first = connections.open()
+    publish(first, {stage(sql, {"p": ["a"], "new": ["b"]}): 2})
+    sql.execute("SELECT penstock.create_group('q', 'g')")
+    sql.execute("SELECT penstock.sweep()")
     first.commit()
-    running.value()
-    assert value(sql, "SELECT lag FROM penstock.list_groups('q')") == 2
+    sql.execute("SELECT penstock.sweep()")
+    assert value(sql, "SELECT lag FROM penstock.list_groups('q')") == 3
     assert verified(sql)
+
+
+def test_staging_leaves_the_callers_transaction_as_durable_as_it_was(connections: Connections) -> None:
+    caller = connections.open()
+    caller.execute("SET synchronous_commit = on")
+    number = stage(caller, {"p": ["a"]})
+    caller.execute("SELECT penstock.note_epoch('w', 'r', 0, 1)")
+    assert number > 0
+    assert value(caller, "SELECT current_setting('synchronous_commit')") == "on"
 
 
 def test_a_writer_that_is_late_holds_up_nobody(connections: Connections, sql: Connection) -> None:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
@@ -65,7 +64,7 @@ class Plant:
         if queue not in [info.name for info in self.client.queues()]:
             return []
         return [
-            msgspec.json.decode(message.value)
+            message.json()
             for partition in self.client.partitions(queue)
             for message in self.client.scan(queue, partition.name)
         ]

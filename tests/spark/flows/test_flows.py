@@ -44,19 +44,21 @@ def test_dead_letters_of_archived_messages_have_their_copies(plant: Plant) -> No
     plant.client.push(
         "in", [Message(b"{", key="k", headers={"h": "1"}), {"id": 1, "customer": "c", "amount": -1.0}], partition="p"
     )
+    plant.client.push("in", None, partition="p", key="gone")
     sent = list(plant.client.scan("in", "p"))
     archive("in", str(plant.folder / "archive"), drop=True, url=plant.dsn, spark=plant.spark)
     plant.client.push("in", [b"["], partition="p")
-    assert plant.client.partitions("in")[0].floor == 2
+    assert plant.client.partitions("in")[0].floor == 3
     assert plant.drain(clean()), plant.said
-    assert plant.letters() == {"clean: amount is positive": 1, "clean: malformed": 2}
+    assert plant.letters() == {"clean: amount is positive": 2, "clean: malformed": 2}
     letters = sorted(plant.client.dead_letters("in"), key=lambda letter: letter.offset)
     assert [(one.offset, one.value, one.key, one.headers) for one in letters] == [
         (0, b"{", "k", {"h": "1"}),
         (1, sent[1].value, None, None),
-        (2, b"[", None, None),
+        (2, None, "gone", None),
+        (3, b"[", None, None),
     ]
-    assert [one.timestamp for one in letters[:2]] == [message.timestamp for message in sent]
+    assert [one.timestamp for one in letters[:3]] == [message.timestamp for message in sent]
 
 
 def test_routes_dead_letters_and_progress_of_an_epoch_are_one_transaction(plant: Plant) -> None:
@@ -134,7 +136,7 @@ def test_redriven_dead_letters_go_through_the_same_flow_once_and_to_their_own_pa
     # What fails again is dead again, and does not come back by itself.
     assert plant.drain(mended), plant.said
     (letter,) = plant.client.dead_letters("in")
-    assert (letter.reason, json.loads(letter.value)["id"]) == ("clean: amount is there", 2)
+    assert (letter.reason, json.loads(letter.value or b"")["id"]) == ("clean: amount is there", 2)
     assert plant.client.lag("in", "clean") == 0
 
 
@@ -339,13 +341,31 @@ def test_files_come_in_and_parquet_and_a_table_go_out(plant: Plant) -> None:
 
 
 def test_a_flow_without_a_schema_hands_on_messages_as_they_are(plant: Plant) -> None:
-    plant.client.push("in", [b"\xff\x00", b"b"], partition="p", key="k")
+    plant.client.push("in", [b"\xff\x00", None, b"b"], partition="p", key="k")
     flow = Flow("raw", source="in").to("out", partition="partition", key="key")
     assert plant.drain(flow), plant.said
     assert [(message.value, message.key) for message in plant.client.read("out", "p")] == [
         (b"\xff\x00", "k"),
+        (None, "k"),
         (b"b", "k"),
     ]
+
+
+def test_a_null_value_is_a_row_of_nulls_unless_the_schema_wants_a_column(plant: Plant) -> None:
+    plant.client.push("in", [Message(None, key="gone"), Message({"id": 1}, key="here"), b"null"], partition="p")
+    keep = Flow("keep", source="in", schema="id long").to(
+        "out", key="_message.key", value="if(id IS NULL, NULL, to_json(named_struct('id', id)))"
+    )
+    strict = Flow("strict", source="in", schema="id long NOT NULL").to("other")
+    assert plant.drain(keep, strict), plant.said
+    assert [(message.key, message.value) for message in plant.client.read("out", "0")] == [
+        ("gone", None),
+        ("here", b'{"id":1}'),
+    ]
+    assert plant.ids("other") == [1]
+    assert plant.letters() == {"keep: malformed": 1, "strict: malformed": 2}
+    found = {letter.value for letter in plant.client.dead_letters("in", "strict")}
+    assert found == {None, b"null"}
 
 
 def test_a_running_flow_pauses_resumes_and_tells_how_it_fares(plant: Plant) -> None:

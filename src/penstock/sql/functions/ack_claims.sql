@@ -58,7 +58,7 @@ BEGIN
     ), appended AS (
         INSERT INTO penstock.journal (
             group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
-            ready_seq, due_at, lease_id, consumer, acked_at, first_error, last_error
+            ready_seq, due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
         )
         SELECT
             e.group_id, e.partition_id, e.version + 1, e.next_state::"char", e.done_to, e.claimed_to, e.skipped,
@@ -71,6 +71,7 @@ BEGIN
             CASE e.next_state WHEN 'c' THEN e.due_at WHEN 'p' THEN clock_timestamp() + interval '50 milliseconds' END,
             CASE WHEN e.next_state = 'c' THEN e.lease_id END,
             CASE WHEN e.next_state = 'c' THEN e.consumer END,
+            CASE WHEN e.next_state = 'c' THEN coalesce(e.claimed_at, e.at) END,
             clock_timestamp(),
             CASE WHEN e.done_to = e.committed THEN e.first_error END,
             CASE WHEN e.done_to = e.committed THEN e.last_error END

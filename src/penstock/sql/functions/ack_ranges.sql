@@ -41,7 +41,9 @@ BEGIN
             RETURNING c.*
         LOOP
             done := done + least(held.hi, wanted.hi) - greatest(held.lo, wanted.lo);
-            INSERT INTO penstock.claims
+            INSERT INTO penstock.claims (
+                group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, claimed_at, first_error, last_error
+            )
             SELECT held.group_id, held.partition_id, rest.lo, rest.hi, held.attempt, held.lease_id, held.due_at,
                    held.consumer, held.claimed_at, held.first_error, held.last_error
             FROM (VALUES (held.lo, wanted.lo), (wanted.hi, held.hi)) rest (lo, hi)

@@ -18,6 +18,6 @@ AS $$
     JOIN penstock.partitions p ON p.partition_id = d.partition_id
     JOIN penstock.queues q ON q.queue_id = p.queue_id
     CROSS JOIN LATERAL penstock.partition_span(d.partition_id) s
-    WHERE d.stage_id = stage AND d.payload IS NULL AND d.message_offset < s.floor_offset
+    WHERE d.stage_id = stage AND d.created_at IS NULL AND d.message_offset < s.floor_offset
     ORDER BY d.partition_id, d.message_offset
 $$;

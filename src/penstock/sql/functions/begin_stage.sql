@@ -18,8 +18,6 @@ BEGIN
         RAISE EXCEPTION 'a stage needs a writer, a run, and an epoch from 0 on'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- The commit that publishes waits for the log, and for all before it; this one need not.
-    PERFORM set_config('synchronous_commit', 'off', true);
     PERFORM penstock.register_run(writer, run);
     INSERT INTO penstock.stages (writer, run, epoch) VALUES (begin_stage.writer, begin_stage.run, begin_stage.epoch)
     RETURNING stage_id INTO begun;

@@ -17,7 +17,8 @@ AS $$
         )
         SELECT
             p.queue_id, l.group_id, l.partition_id, l.message_offset, coalesce(l.created_at, m.message_time),
-            coalesce(l.payload, m.payload), coalesce(l.key, m.message_key), coalesce(l.headers, m.message_headers), l.reason, 1, l.error, l.error, g.name
+            CASE WHEN l.created_at IS NULL THEN m.payload ELSE l.payload END,
+            coalesce(l.key, m.message_key), coalesce(l.headers, m.message_headers), l.reason, 1, l.error, l.error, g.name
         FROM (
             SELECT DISTINCT ON (u.partition_id, u.message_offset) u.*
             FROM unnest(letters) u
@@ -35,7 +36,8 @@ AS $$
                 s.body_start, s.body, s.ends, s.key_start, s.keys, s.key_ends, s.header_start, s.headers, s.header_ends
             ) m
         ) m ON true
-        WHERE coalesce(l.payload, m.payload) IS NOT NULL
+        -- Not the payload, which may be null: every message has a time.
+        WHERE coalesce(l.created_at, m.message_time) IS NOT NULL
         ORDER BY l.partition_id, l.message_offset
         RETURNING 1
     )

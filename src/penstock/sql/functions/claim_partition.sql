@@ -3,11 +3,12 @@
 --
 -- Claims one partition whose place in line the caller has just deleted. That, and the journal's word that this was
 -- the place, makes the caller the only one who may append the next journal row; the key would refuse a second one.
+-- Messages are read before anything is claimed: what cannot be read is not claimed.
 --
 -- Parameters: those of pop_claims, for one partition.
 -- Returns: the rows of pop_claims; none when there is nothing to give: then the partition is parked, to be looked at
 -- once more in a moment, or waits for a delay or a quiet period to pass.
--- Calls: deliverable, stop_after_bytes, segment_slices. Tables: partitions, segments (read), journal (insert, delete), ready (insert).
+-- Calls: deliverable, stop_after_bytes, segment_slices, trim_journal. Tables: partitions, segments (read), journal, ready (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_partition(
     target_group integer,
     target       bigint,
@@ -40,9 +41,9 @@ DECLARE
     stop     bigint;
     retry_at timestamptz;
     narrow   boolean;
-    lease    uuid := gen_random_uuid();
+    lease    uuid;
     until    timestamptz;
-    place    record;
+    given    boolean := false;
 BEGIN
     SELECT j.* INTO before FROM penstock.journal j
     WHERE j.group_id = target_group AND j.partition_id = target
@@ -60,7 +61,27 @@ BEGIN
         before.last_error := NULL;
     END IF;
 
-    IF stop <= start THEN
+    IF stop > start THEN
+        narrow := before.narrow_to > start;
+        stop := least(stop, start + CASE WHEN narrow THEN 1 ELSE max_messages END);
+        stop := penstock.stop_after_bytes(target, start, stop, max_bytes);
+        attempt := before.attempt + 1;
+        partition_name := coalesce(
+            partition_of, (SELECT p.name FROM penstock.partitions p WHERE p.partition_id = target)
+        );
+        IF NOT auto_ack THEN
+            lease := gen_random_uuid();
+            until := clock_timestamp() + make_interval(
+                secs => coalesce(lease_time, (settings ->> 'lease_time')::float8)
+            );
+        END IF;
+        RETURN QUERY
+        SELECT target_group, target, partition_name, lease, until, attempt, start, stop, line_level, line_seq, false, s.*
+        FROM penstock.segment_slices(target, start, stop) s;
+        given := FOUND; -- a purge may have committed since we looked what there is
+    END IF;
+
+    IF NOT given THEN
         INSERT INTO penstock.journal (
             group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
             due_at, acked_at, first_error, last_error
@@ -71,18 +92,8 @@ BEGIN
             coalesce(retry_at, clock_timestamp() + interval '50 milliseconds'),
             before.acked_at, before.first_error, before.last_error
         );
-        RETURN;
-    END IF;
-
-    narrow := before.narrow_to > start;
-    stop := least(stop, start + CASE WHEN narrow THEN 1 ELSE max_messages END);
-    stop := penstock.stop_after_bytes(target, start, stop, max_bytes);
-    attempt := before.attempt + 1;
-    partition_name := coalesce(
-        partition_of, (SELECT p.name FROM penstock.partitions p WHERE p.partition_id = target)
-    );
-    IF auto_ack THEN
-        lease := NULL;
+        PERFORM penstock.trim_journal(target_group, target, before.version);
+    ELSIF auto_ack THEN
         INSERT INTO penstock.journal (
             group_id, partition_id, version, state, committed, claimed_to, skipped, ready_seq, consumer, acked_at
         ) VALUES (
@@ -92,18 +103,8 @@ BEGIN
         INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
         SELECT target_group, p.priority, currval('penstock.ready_seq'), target
         FROM penstock.partitions p WHERE p.partition_id = target;
-        -- No timer will ever lead the sweep here. What somebody holds is left to the next pop: this one does not wait.
-        DELETE FROM penstock.journal j
-        WHERE j.ctid = ANY (ARRAY(
-            SELECT o.ctid FROM penstock.journal o
-            WHERE o.group_id = target_group AND o.partition_id = target
-              AND o.version BETWEEN before.version - 8 AND before.version
-            FOR UPDATE SKIP LOCKED
-        ));
+        PERFORM penstock.trim_journal(target_group, target, before.version);
     ELSE
-        until := clock_timestamp() + make_interval(
-            secs => coalesce(lease_time, (settings ->> 'lease_time')::float8)
-        );
         INSERT INTO penstock.journal (
             group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
             due_at, lease_id, consumer, acked_at, first_error, last_error
@@ -113,8 +114,5 @@ BEGIN
             until, lease, consumer, before.acked_at, before.first_error, before.last_error
         );
     END IF;
-    RETURN QUERY
-    SELECT target_group, target, partition_name, lease, until, attempt, start, stop, line_level, line_seq, false, s.*
-    FROM penstock.segment_slices(target, start, stop) s;
 END
 $$;

@@ -2,11 +2,12 @@
 --
 -- Claims for a shared group: the range of a place in line, or, from the place of a partition's frontier, the next new
 -- messages. Whoever holds the frontier carves several ranges at once, takes one and puts the others and the frontier
--- back in line, so that pops do not queue up behind one another's commit.
+-- back in line, so that pops do not queue up behind one another's commit. Messages are read before they are claimed: what
+-- cannot be read is not claimed.
 --
 -- Parameters: line - the place, which the caller has just deleted; the others as in pop_claims.
 -- Returns: the rows of pop_claims.
--- Calls: deliverable, append_state, partition_span, stop_after_bytes, segment_slices. Tables: partitions (read), journal, ready, claims, skips (insert).
+-- Calls: deliverable, append_state, trim_journal, partition_span, stop_after_bytes, segment_slices. Tables: partitions (read), journal, ready, claims, skips (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_range(
     line         penstock.ready,
     line_level   integer,
@@ -31,12 +32,12 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     before   penstock.journal;
-    found    record;
+    given    record;
     start    bigint := line.lo;
     stop     bigint := line.hi;
     frontier bigint;
     carved   bigint;
-    lease    uuid := gen_random_uuid();
+    lease    uuid;
     until    timestamptz;
 BEGIN
     IF line.lo IS NULL THEN
@@ -47,18 +48,19 @@ BEGIN
         IF before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line.seq THEN
             RETURN; -- an old place of a partition that has gone on since
         END IF;
-        SELECT d.* INTO found FROM penstock.deliverable(line.partition_id, before.claimed_to, settings) d;
-        before.skipped := before.skipped + found.start_offset - before.claimed_to;
-        IF found.stop_offset <= found.start_offset THEN
+        SELECT d.* INTO given FROM penstock.deliverable(line.partition_id, before.claimed_to, settings) d;
+        before.skipped := before.skipped + given.start_offset - before.claimed_to;
+        IF given.stop_offset <= given.start_offset THEN
             PERFORM penstock.append_state(
-                before, CASE WHEN found.due_at IS NULL THEN 'p' ELSE 't' END::"char", found.start_offset,
-                due_at => coalesce(found.due_at, clock_timestamp() + interval '50 milliseconds')
+                before, CASE WHEN given.due_at IS NULL THEN 'p' ELSE 't' END::"char", given.start_offset,
+                due_at => coalesce(given.due_at, clock_timestamp() + interval '50 milliseconds')
             );
+            PERFORM penstock.trim_journal(line.group_id, line.partition_id, before.version);
             RETURN;
         END IF;
-        start := found.start_offset;
-        stop := least(found.stop_offset, start + max_messages);
-        frontier := least(found.stop_offset, start + 8 * max_messages::bigint);
+        start := given.start_offset;
+        stop := least(given.stop_offset, start + max_messages);
+        frontier := least(given.stop_offset, start + 8 * max_messages::bigint);
         FOR carved IN SELECT c FROM generate_series(stop, frontier - 1, max_messages) c LOOP
             INSERT INTO penstock.ready (group_id, priority, seq, partition_id, lo, hi)
             VALUES (
@@ -67,9 +69,10 @@ BEGIN
             );
         END LOOP;
         PERFORM penstock.append_state(
-            before, CASE WHEN found.head_offset > frontier THEN 'r' ELSE 'p' END::"char", frontier,
-            due_at => CASE WHEN found.head_offset <= frontier THEN clock_timestamp() + interval '50 milliseconds' END
+            before, CASE WHEN given.head_offset > frontier THEN 'r' ELSE 'p' END::"char", frontier,
+            due_at => CASE WHEN given.head_offset <= frontier THEN clock_timestamp() + interval '50 milliseconds' END
         );
+        PERFORM penstock.trim_journal(line.group_id, line.partition_id, before.version);
     END IF;
 
     IF line.lo IS NOT NULL THEN
@@ -85,8 +88,11 @@ BEGIN
         END IF;
     END IF;
 
-    -- What is over the limits goes back in line as it was.
-    carved := penstock.stop_after_bytes(line.partition_id, start, least(stop, start + max_messages), max_bytes);
+    -- What is over the limits goes back in line as it was. A range that failed is given out a message at a time, since
+    -- nobody knows which of them failed.
+    carved := penstock.stop_after_bytes(
+        line.partition_id, start, least(stop, start + CASE WHEN line.attempt > 0 THEN 1 ELSE max_messages END), max_bytes
+    );
     IF carved < stop THEN
         INSERT INTO penstock.ready (
             group_id, priority, seq, partition_id, lo, hi, attempt, first_error, last_error
@@ -98,22 +104,28 @@ BEGIN
     END IF;
     attempt := line.attempt + 1;
     partition_name := (SELECT p.name FROM penstock.partitions p WHERE p.partition_id = line.partition_id);
-    IF auto_ack THEN
-        lease := NULL;
-    ELSE
+    IF NOT auto_ack THEN
+        lease := gen_random_uuid();
         until := clock_timestamp() + make_interval(
             secs => coalesce(lease_time, (settings ->> 'lease_time')::float8)
-        );
-        INSERT INTO penstock.claims (
-            group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error
-        ) VALUES (
-            line.group_id, line.partition_id, start, stop, attempt, lease, until, consumer,
-            line.first_error, line.last_error
         );
     END IF;
     RETURN QUERY
     SELECT line.group_id, line.partition_id, partition_name, lease, until, attempt, start, stop, line_level, line.seq, true,
            s.*
     FROM penstock.segment_slices(line.partition_id, start, stop) s;
+    IF NOT FOUND THEN
+        -- A purge has committed since we looked where the floor is.
+        INSERT INTO penstock.skips (group_id, partition_id, lo, hi)
+        VALUES (line.group_id, line.partition_id, start, stop)
+        ON CONFLICT DO NOTHING;
+    ELSIF NOT auto_ack THEN
+        INSERT INTO penstock.claims (
+            group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error, alone
+        ) VALUES (
+            line.group_id, line.partition_id, start, stop, attempt, lease, until, consumer,
+            line.first_error, line.last_error, stop - start = 1
+        );
+    END IF;
 END
 $$;

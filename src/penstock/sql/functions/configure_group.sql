@@ -4,7 +4,7 @@
 --
 -- Parameters: changes - settings to set; JSON null sets one back to the queue's.
 -- Returns: all settings as they now hold for the group.
--- Calls: ensure_group, checked_config, group_settings_problem. Tables: consumer_groups (update), queues (read).
+-- Calls: ensure_group, checked_config, group_settings_problem, end_waits. Tables: consumer_groups (update), queues (read).
 CREATE OR REPLACE FUNCTION penstock.configure_group(queue_name text, group_name text, changes jsonb)
 RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER
@@ -23,6 +23,9 @@ BEGIN
         RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value';
     END IF;
     UPDATE penstock.consumer_groups g SET config = wanted WHERE g.group_id = target;
+    IF changes ?| ARRAY['delay', 'quiet_period', 'window_buffer'] THEN
+        PERFORM penstock.end_waits(ARRAY[target]);
+    END IF;
     SELECT q.settings || wanted INTO effective
     FROM penstock.consumer_groups g JOIN penstock.queues q ON q.queue_id = g.queue_id
     WHERE g.group_id = target;

@@ -6,7 +6,7 @@
 --
 -- Parameters: target_groups - group ids; targets - partition ids, null for all of these groups.
 -- Returns: nothing.
--- Calls: nothing. Tables: journal, ready, claims, skips (delete), queues, consumer_groups (read).
+-- Calls: nothing. Tables: journal, ready, claims, skips, beginnings (delete), queues, consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.delete_positions(target_groups integer[], targets bigint[])
 RETURNS void
 LANGUAGE plpgsql
@@ -14,6 +14,8 @@ AS $$
 BEGIN
     DELETE FROM penstock.skips k
     WHERE k.group_id = ANY (target_groups) AND (targets IS NULL OR k.partition_id = ANY (targets));
+    DELETE FROM penstock.beginnings b
+    WHERE b.group_id = ANY (target_groups) AND (targets IS NULL OR b.partition_id = ANY (targets));
     LOOP
         -- The line has no index by partition, and the journal knows the places.
         WITH gone AS (

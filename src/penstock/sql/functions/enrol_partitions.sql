@@ -1,32 +1,60 @@
--- penstock.enrol_partitions(target_group, max_partitions, alone)
+-- penstock.enrol_partitions(target_group, max_partitions, creating)
 --
--- Takes up partitions that were there before a group: puts those with messages for it in line, oldest first. A
--- partition that somebody is pushing to is passed over (that push sees the group and puts it in line itself, unless it
--- rolls back); then another round follows the last one, until none was passed over.
+-- Takes up partitions that were there before a group, or came beside it: puts those with messages for it in line, oldest
+-- first. A partition that somebody is pushing to is passed over (that push sees the group and puts it in line itself,
+-- unless it rolls back); then another round follows the last one, until none was passed over.
 --
--- Parameters: target_group; max_partitions - how many to visit; alone - whether the caller holds the queue's lock, so
--- that nobody can be appending: then only a partition that is being deleted is passed over.
+-- A push that does not know of the group holds the shared lock of the queue since before the group was committed. Those who
+-- hold it when the group is first seen here are awaited: the last round begins when all of them have ended. While none
+-- of them does, there is nothing new to see.
+--
+-- Parameters: target_group; max_partitions - how many to visit; creating - whether this is the transaction that creates the
+-- group. Then nobody else knows of it, so nobody else can take a partition up for it.
 -- Returns: how many were put in line.
--- Calls: wake_partitions, partition_span, offset_at. Tables: consumer_groups (update), partitions (lock), journal (read).
+-- Calls: wake_partitions, partition_span, queue_lock_class. Tables: consumer_groups (update), partitions (lock), journal
+-- (read).
 CREATE OR REPLACE FUNCTION penstock.enrol_partitions(
-    target_group integer, max_partitions integer, alone boolean DEFAULT false
+    target_group integer, max_partitions integer, creating boolean DEFAULT false
 )
 RETURNS integer
 LANGUAGE plpgsql
 SET enable_seqscan = off
 AS $$
 DECLARE
-    enrolling record;
-    visited   bigint[];
-    locked    bigint[];
-    waking    bigint[];
+    enrolling  record;
+    holding    text[];
+    waited_for text[];
+    visited    bigint[];
+    locked     bigint[];
+    waking     bigint[];
+    passed     boolean;
 BEGIN
-    SELECT g.queue_id, g.enrolled_to, g.subscription, g.from_time, g.enrol_again INTO enrolling
+    SELECT
+        g.queue_id, g.enrolled_to, g.enrol_again, g.awaited,
+        coalesce(g.from_time, CASE WHEN g.subscription = 'new' THEN g.created_at END) AS from_time
+    INTO enrolling
     FROM penstock.consumer_groups g
     WHERE g.group_id = target_group AND g.enrolled_to IS NOT NULL
+      AND (creating OR g.created_in IS DISTINCT FROM pg_current_xact_id_if_assigned())
     FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 0;
+    END IF;
+    waited_for := enrolling.awaited;
+    -- When a round begins, and not within it: the last one shall begin after all of them have ended.
+    IF NOT creating AND enrolling.enrolled_to = 0 AND (waited_for IS NULL OR waited_for <> '{}') THEN
+        holding := ARRAY(
+            SELECT l.virtualtransaction FROM pg_locks l
+            WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted
+              AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+              AND l.classid = penstock.queue_lock_class()::oid AND l.objid = enrolling.queue_id::oid
+        );
+        waited_for := CASE WHEN enrolling.awaited IS NULL THEN holding ELSE ARRAY(
+            SELECT a FROM unnest(enrolling.awaited) a WHERE a = ANY (holding)
+        ) END;
+        IF waited_for <> '{}' AND waited_for = enrolling.awaited AND NOT enrolling.enrol_again THEN
+            RETURN 0;
+        END IF;
     END IF;
     visited := ARRAY(
         SELECT p.partition_id FROM penstock.partitions p
@@ -34,8 +62,8 @@ BEGIN
         ORDER BY p.partition_id
         LIMIT max_partitions
     );
-    IF alone THEN
-        -- A sweep may hold some for another group; the first pop of this one shall not come away empty for that.
+    IF creating THEN
+        -- Somebody may hold some, a sweep for another group; the first pop of this one shall not come away empty for that.
         locked := ARRAY(
             SELECT p.partition_id FROM penstock.partitions p
             WHERE p.partition_id = ANY (visited)
@@ -55,7 +83,7 @@ BEGIN
         FROM unnest(locked) l (partition_id)
         CROSS JOIN LATERAL penstock.partition_span(l.partition_id) s
         WHERE s.head_offset > s.floor_offset
-          AND (enrolling.subscription <> 'time' OR s.newest_at >= enrolling.from_time)
+          AND (enrolling.from_time IS NULL OR s.newest_at >= enrolling.from_time)
           AND NOT EXISTS (
               SELECT 1 FROM penstock.journal j
               WHERE j.group_id = target_group AND j.partition_id = l.partition_id
@@ -63,13 +91,15 @@ BEGIN
         ORDER BY l.partition_id
     );
     PERFORM penstock.wake_partitions(waking, NULL, target_group);
+    passed := cardinality(locked) < cardinality(visited) OR enrolling.enrol_again AND enrolling.enrolled_to > 0;
     UPDATE penstock.consumer_groups g
     SET enrolled_to = CASE
+            WHEN creating THEN 0
             WHEN cardinality(visited) = max_partitions THEN visited[max_partitions]
-            WHEN enrolling.enrol_again OR cardinality(locked) < cardinality(visited) THEN 0
+            WHEN passed OR waited_for <> '{}' THEN 0
         END,
-        enrol_again = cardinality(visited) = max_partitions
-            AND (enrolling.enrol_again OR cardinality(locked) < cardinality(visited))
+        enrol_again = passed,
+        awaited = waited_for
     WHERE g.group_id = target_group;
     RETURN cardinality(waking);
 END

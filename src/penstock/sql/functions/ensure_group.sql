@@ -4,7 +4,7 @@
 --
 -- Parameters: the names.
 -- Returns: the group's id.
--- Calls: create_group, find_group. Tables: queues, consumer_groups (read).
+-- Calls: refuse_first_use, create_group, find_group. Tables: queues, consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.ensure_group(queue_name text, group_name text)
 RETURNS integer
 LANGUAGE plpgsql
@@ -16,6 +16,9 @@ DECLARE
         WHERE q.name = queue_name AND g.name = group_name
     );
 BEGIN
+    IF found IS NULL THEN
+        PERFORM penstock.refuse_first_use(ARRAY[queue_name], group_name);
+    END IF;
     RETURN coalesce(found, penstock.create_group(queue_name, group_name));
 EXCEPTION WHEN duplicate_object THEN
     RETURN penstock.find_group(queue_name, group_name);

@@ -5,7 +5,7 @@
 --
 -- Parameters: parallel arrays; pairs may repeat.
 -- Returns: nothing.
--- Calls: require_names. Tables: queues (insert, lock), partitions (insert).
+-- Calls: require_names, refuse_first_use. Tables: queues (insert, lock), partitions (insert).
 CREATE OR REPLACE FUNCTION penstock.ensure_partitions(queue_names text[], partition_names text[])
 RETURNS void
 LANGUAGE plpgsql
@@ -14,6 +14,7 @@ BEGIN
     PERFORM penstock.require_names(VARIADIC queue_names);
     PERFORM penstock.require_names(VARIADIC partition_names);
 
+    PERFORM penstock.refuse_first_use(queue_names);
     INSERT INTO penstock.queues (name)
     SELECT DISTINCT w.name
     FROM unnest(queue_names) w (name)

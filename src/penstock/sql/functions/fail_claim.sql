@@ -1,8 +1,9 @@
 -- penstock.fail_claim(before, failed_offset, error, reason, wait)
 --
--- Ends a claim that failed: by a nack or because its lease expired. Every delivery counts. Where the failing message is
--- known and its attempts are used up, it becomes a dead letter. Where it is not known, the messages of the claim are
--- delivered one by one from now on, so that only the one that fails is ever buried and its neighbours survive.
+-- Ends a claim that failed: by a nack or because its lease expired. Where the failing message is known, it alone pays: it
+-- comes again by itself, or becomes a dead letter when its attempts are used up, and for those behind it, which were not
+-- reached, this delivery does not count. Where it is not known, the delivery counts for all messages of the claim, and they
+-- are delivered one by one from now on, so that only the one that fails is ever buried and its neighbours survive.
 --
 -- Parameters: before - the claim, whose row the caller has locked and looked at again; failed_offset - the message
 -- that failed, if known (those before it are done); error - what the handler said; reason - what to group dead
@@ -23,9 +24,9 @@ DECLARE
     );
     several  boolean := before.claimed_to - before.committed > 1;
     failing  bigint := coalesce(failed_offset, CASE WHEN NOT several THEN before.committed END);
-    -- The failing one comes alone until it is past; the rest of a claim of several was delivered as often as it.
-    narrow_to      bigint := greatest(before.claimed_to, before.narrow_to);
-    narrow_attempt smallint := CASE WHEN several THEN before.attempt ELSE before.narrow_attempt END;
+    -- The failing one comes alone until it is past, and so do all that may be the failing one.
+    narrow_to      bigint := greatest(coalesce(failing + 1, before.claimed_to), before.narrow_to);
+    narrow_attempt smallint := CASE WHEN failing IS NULL THEN before.attempt ELSE before.narrow_attempt END;
     pause    float8;
     next_offset bigint;
 BEGIN

@@ -1,8 +1,9 @@
 -- penstock.fail_range(held, failed_offset, error, reason, wait)
 --
--- Ends a range of a shared group that failed: by a nack or because its lease expired. Every delivery counts. A single
--- message whose attempts are used up becomes a dead letter; a range of several comes back as single messages, so that
--- only the one that fails is ever buried.
+-- Ends a range of a shared group that failed: by a nack or because its lease expired. Where the failing message is known,
+-- it alone pays: it comes again by itself, or becomes a dead letter when its attempts are used up, and for those behind it,
+-- which were not reached, this delivery does not count. Where it is not known, the delivery counts for all of the range,
+-- which stays one row: whoever takes it takes one message off it, so that only the one that fails is ever buried.
 --
 -- Parameters: held - the range, whose row the caller has deleted; the others as in fail_claim.
 -- Returns: whether a message was buried.
@@ -19,13 +20,16 @@ DECLARE
         FROM penstock.consumer_groups g JOIN penstock.queues q ON q.queue_id = g.queue_id
         WHERE g.group_id = held.group_id
     );
-    failing  bigint := coalesce(failed_offset, CASE WHEN held.hi - held.lo = 1 THEN held.lo END);
+    -- One message that is left of a claim of several may have been reached or not.
+    failing  bigint := coalesce(failed_offset, CASE WHEN held.alone THEN held.lo END);
+    first    bigint := coalesce(failing, held.lo);
+    past     bigint := coalesce(failing + 1, held.hi);
     pause    float8;
     copy     penstock.journal;
 BEGIN
-    -- Those before the failing one are done; those after it were delivered and not reached.
-    IF failing + 1 < held.hi THEN
-        PERFORM penstock.offer_range(held, failing + 1, held.hi, held.attempt, NULL, NULL);
+    -- Those before the failing one are done.
+    IF past < held.hi THEN
+        PERFORM penstock.offer_range(held, past, held.hi, (held.attempt - 1)::smallint, NULL, NULL);
     END IF;
     IF failing IS NOT NULL AND held.attempt >= (settings ->> 'max_attempts')::integer THEN
         copy.group_id := held.group_id;
@@ -43,13 +47,12 @@ BEGIN
     ));
     IF pause > 0 THEN
         INSERT INTO penstock.claims (group_id, partition_id, lo, hi, attempt, due_at, first_error, last_error)
-        SELECT
-            held.group_id, held.partition_id, m, m + 1, held.attempt,
+        VALUES (
+            held.group_id, held.partition_id, first, past, held.attempt,
             clock_timestamp() + make_interval(secs => pause), coalesce(held.first_error, error), error
-        FROM generate_series(coalesce(failing, held.lo), coalesce(failing, held.hi - 1)) m;
+        );
     ELSE
-        PERFORM penstock.offer_range(held, m, m + 1, held.attempt, coalesce(held.first_error, error), error)
-        FROM generate_series(coalesce(failing, held.lo), coalesce(failing, held.hi - 1)) m;
+        PERFORM penstock.offer_range(held, first, past, held.attempt, coalesce(held.first_error, error), error);
     END IF;
     RETURN false;
 END

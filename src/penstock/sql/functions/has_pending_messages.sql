@@ -2,7 +2,7 @@
 --
 -- Says whether a pop could get something now: the question that idle consumers ask instead of popping. One index probe,
 -- and it writes nothing. True is no promise: somebody else may be faster, or a delay may not be over. A group that
--- does not exist has everything before it, so the answer is true.
+-- does not exist has everything before it, so the answer is true; a queue that does not exist has nothing.
 --
 -- Parameters: partition_name - null or '*' for any; lows - as in pop_claims.
 -- Returns: whether something is in line.
@@ -26,14 +26,14 @@ BEGIN
         FROM penstock.consumer_groups g
         WHERE g.queue_id = (SELECT q.queue_id FROM penstock.queues q WHERE q.name = queue_name)
           AND g.name = consumer_group;
-        RETURN coalesce(pending, true);
+        RETURN coalesce(pending, EXISTS (SELECT 1 FROM penstock.queues q WHERE q.name = queue_name));
     END IF;
     SELECT g.group_id, q.queue_id, q.priorities INTO reader
     FROM penstock.queues q
     JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id
     WHERE q.name = queue_name AND g.name = consumer_group;
     IF NOT FOUND THEN
-        RETURN true;
+        RETURN EXISTS (SELECT 1 FROM penstock.queues q WHERE q.name = queue_name);
     END IF;
     IF partition_name IS NULL OR partition_name = '*' THEN
         RETURN EXISTS (

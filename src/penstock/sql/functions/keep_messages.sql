@@ -4,7 +4,7 @@
 --
 -- Parameters: a packed segment; dropped - the positions that go, from 0; null keeps it as it is.
 -- Returns: the segment, packed; of an emptied one the count is 0.
--- Calls: int32_at, int32_pack. Tables: none.
+-- Calls: int32_at, int32_pack, null_flags. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.keep_messages(
     INOUT count integer, INOUT body bytea, INOUT ends bytea, INOUT keys bytea, INOUT key_ends bytea,
     INOUT headers bytea, INOUT header_ends bytea, dropped integer[]
@@ -16,6 +16,7 @@ DECLARE
     all_values  bytea := body || ''::bytea;
     all_keys    bytea := keys || ''::bytea;
     all_headers bytea := headers || ''::bytea;
+    nulls       bytea := penstock.null_flags(count, ends);
 BEGIN
     IF dropped IS NULL THEN
         RETURN;
@@ -35,7 +36,8 @@ BEGIN
                 all_headers FROM penstock.int32_at(keep_messages.header_ends, i - 1) + 1
                 FOR penstock.int32_at(keep_messages.header_ends, i)
                     - penstock.int32_at(keep_messages.header_ends, i - 1)
-            ) AS header
+            ) AS header,
+            coalesce(get_byte(nulls, i), 0) AS is_null
         FROM generate_series(0, keep_messages.count - 1) i
         -- Not <> ALL, which would go through all of them for each.
         WHERE NOT EXISTS (SELECT 1 FROM unnest(dropped) d WHERE d = i)
@@ -51,7 +53,10 @@ BEGIN
     SELECT
         count(*)::integer,
         string_agg(e.value, '' ORDER BY e.position),
-        string_agg(penstock.int32_pack(e.value_end::integer), '' ORDER BY e.position),
+        string_agg(penstock.int32_pack(e.value_end::integer), '' ORDER BY e.position)
+            || CASE max(e.is_null)
+                WHEN 1 THEN string_agg(set_byte(decode('00', 'hex'), 0, e.is_null), '' ORDER BY e.position) ELSE ''
+            END,
         string_agg(e.key, '' ORDER BY e.position),
         string_agg(penstock.int32_pack(e.key_end::integer), '' ORDER BY e.position),
         string_agg(e.header, '' ORDER BY e.position),

@@ -1,6 +1,6 @@
 -- penstock.list_claims(queue_name, group_name)
 --
--- The claims that are held now: by whom, since when, and until when.
+-- The claims that are held now: by whom, since when it was handed out, and until when.
 --
 -- Parameters: null for all queues, or all groups.
 -- Returns: a row per claim, the one that ends first at the front.
@@ -17,11 +17,7 @@ AS $$
     SELECT
         q.name, g.name, p.name, j.group_id, j.partition_id, j.lease_id, j.consumer, j.attempt,
         j.committed, j.claimed_to,
-        coalesce((
-            SELECT min(c.at) FROM penstock.journal c
-            WHERE c.group_id = j.group_id AND c.partition_id = j.partition_id AND c.lease_id = j.lease_id
-        ), j.at),
-        j.due_at, false
+        coalesce(j.claimed_at, j.at), j.due_at, false
     FROM penstock.journal j
     JOIN penstock.consumer_groups g ON g.group_id = j.group_id
     JOIN penstock.queues q ON q.queue_id = g.queue_id

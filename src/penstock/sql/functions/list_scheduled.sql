@@ -5,8 +5,8 @@
 --
 -- Parameters: queue_name and partition_name - null for all; after_due and after_id - the last row of the page before;
 -- max_rows - how many.
--- Returns: a row per segment that waits; preview is the beginning of its first message.
--- Calls: find_queue, find_partition, int32_at. Tables: scheduled, queues, partitions (read).
+-- Returns: a row per segment that waits; preview is the beginning of its first message, null where its value is.
+-- Calls: find_queue, find_partition, int32_at, null_flags. Tables: scheduled, queues, partitions (read).
 CREATE OR REPLACE FUNCTION penstock.list_scheduled(
     queue_name     text        DEFAULT NULL,
     partition_name text        DEFAULT NULL,
@@ -36,7 +36,8 @@ BEGIN
     RETURN QUERY
     SELECT
         s.scheduled_id, q.name, p.name, s.due_at, s.created_at, s.count, s.bytes,
-        substring(s.body FROM 1 FOR least(penstock.int32_at(s.ends, 0), 100))
+        CASE WHEN get_byte(penstock.null_flags(s.count, s.ends), 0) = 1 THEN NULL
+             ELSE substring(s.body FROM 1 FOR least(penstock.int32_at(s.ends, 0), 100)) END
     FROM (
         SELECT * FROM penstock.scheduled s
         WHERE (wanted_queue IS NULL OR s.queue_id = wanted_queue)

@@ -1,32 +1,39 @@
--- penstock.maintain(after_partition, max_partitions, min_segments)
+-- penstock.maintain(after_partition, max_partitions, min_segments, max_seconds)
 --
 -- Looks after a chunk of partitions: drops what retention says and merges small segments, and
 -- in the end trims what pushes left behind. Call it again with the
--- returned position until that is null; each call is one short transaction and blocks no push. One caller works
--- at a time; another one gets no row.
+-- returned position until that is null; each call is one short transaction and blocks no push. However much there is to
+-- drop, it is gone when that is null, except in a partition in which somebody holds a lock, as a push above READ COMMITTED
+-- does: that is left to the next pass. One caller works at a time; another one gets no row.
 --
--- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - how many to visit.
+-- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - how many to visit; min_segments -
+-- fewer small ones are not merged; max_seconds - after which the call ends, with what is under way.
 -- Returns: what was done, and where to go on.
 -- Calls: retain_partition, merge_segments, trim_pushes, sweep_stages. Tables: queues, partitions (read), maintenance
 -- (insert, update).
 CREATE OR REPLACE FUNCTION penstock.maintain(
-    after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000, min_segments integer DEFAULT 64
+    after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000, min_segments integer DEFAULT 64,
+    max_seconds float8 DEFAULT 1
 )
 RETURNS TABLE (
     visited integer, dropped_segments bigint, dropped_messages bigint, merged_segments bigint, next_partition bigint
 )
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10ms'
 AS $$
 DECLARE
     -- A push that was under way when somebody looked may have committed since, with a time from before.
     since   timestamptz := coalesce(
         (SELECT m.looked_at - interval '10 minutes' FROM penstock.maintenance m), '-infinity'
     );
+    until   timestamptz := clock_timestamp() + make_interval(secs => max_seconds);
     place   record;
     dropped record;
+    before  bigint[];
     merged  integer;
     more    boolean := false;
+    ended   boolean := true;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), 0) THEN
         RETURN;
@@ -34,7 +41,11 @@ BEGIN
     IF after_partition = 0 THEN
         INSERT INTO penstock.maintenance (began_at) VALUES (clock_timestamp())
         ON CONFLICT (one) DO UPDATE SET began_at = excluded.began_at;
-        PERFORM penstock.sweep_stages();
+        BEGIN
+            PERFORM penstock.sweep_stages();
+        EXCEPTION WHEN lock_not_available THEN
+            NULL; -- the next pass comes here again
+        END;
     END IF;
     visited := 0;
     dropped_segments := 0;
@@ -50,24 +61,37 @@ BEGIN
     LOOP
         visited := visited + 1;
         next_partition := place.partition_id;
-        IF place.settings ->> 'retention_time' IS NOT NULL OR place.settings ->> 'retention_bytes' IS NOT NULL THEN
-            SELECT * INTO dropped FROM penstock.retain_partition(place.partition_id, place.settings, 1000);
-            dropped_segments := dropped_segments + dropped.dropped_segments;
-            dropped_messages := dropped_messages + dropped.dropped_messages;
-        END IF;
-        LOOP
-            merged := penstock.merge_segments(place.partition_id, min_segments, since);
-            merged_segments := merged_segments + merged;
-            -- The transaction shall be short: the next one goes on with this partition.
-            more := merged > 0 AND merged_segments >= 20000;
-            EXIT WHEN merged = 0 OR more;
-        END LOOP;
+        before := ARRAY[dropped_segments, dropped_messages, merged_segments];
+        BEGIN
+            IF place.settings ->> 'retention_time' IS NOT NULL OR place.settings ->> 'retention_bytes' IS NOT NULL THEN
+                SELECT * INTO dropped FROM penstock.retain_partition(place.partition_id, place.settings, until);
+                dropped_segments := dropped_segments + dropped.dropped_segments;
+                dropped_messages := dropped_messages + dropped.dropped_messages;
+                more := NOT dropped.complete;
+            END IF;
+            WHILE NOT more LOOP
+                merged := penstock.merge_segments(place.partition_id, min_segments, since);
+                merged_segments := merged_segments + merged;
+                -- The transaction shall be short: the next one goes on with this partition.
+                more := merged > 0 AND merged_segments >= 20000;
+                EXIT WHEN merged = 0;
+            END LOOP;
+        EXCEPTION WHEN lock_not_available THEN
+            -- What this partition had to count was undone with it.
+            dropped_segments := before[1];
+            dropped_messages := before[2];
+            merged_segments := before[3];
+            more := false;
+            -- The next pass must look as far back as this one did.
+            UPDATE penstock.maintenance SET began_at = looked_at;
+        END;
         IF more THEN
             next_partition := place.partition_id - 1;
-            EXIT;
         END IF;
+        ended := NOT more AND clock_timestamp() < until;
+        EXIT WHEN NOT ended;
     END LOOP;
-    IF visited < max_partitions AND NOT more THEN
+    IF visited < max_partitions AND ended THEN
         -- The pass ends with what is not of one partition; while there may be more of that, it does not end.
         next_partition := CASE
             WHEN penstock.trim_pushes(10000) >= 10000 THEN coalesce(next_partition, after_partition)

@@ -8,7 +8,7 @@
 -- Parameters: min_segments - fewer are not worth it; since - up to when this was called before until there was nothing
 -- to do: what is older, and lies below what cannot be merged, is not looked at again.
 -- Returns: how many segments became one; 0 when there is nothing to do.
--- Calls: int32_at, int32_pack. Tables: segments (lock, update, delete).
+-- Calls: int32_at, int32_pack, null_flags. Tables: segments (lock, update, delete).
 CREATE OR REPLACE FUNCTION penstock.merge_segments(
     partition_id bigint, min_segments integer DEFAULT 64, since timestamptz DEFAULT '-infinity'
 )
@@ -91,6 +91,10 @@ BEGIN
         array_agg(s.count ORDER BY s.base_offset) AS run_counts,
         array_agg(s.created_at ORDER BY s.base_offset) AS run_times,
         string_agg(e.ends, '' ORDER BY s.base_offset) AS ends,
+        CASE WHEN bool_or(octet_length(s.ends) > 4 * s.count) THEN string_agg(
+            coalesce(penstock.null_flags(s.count, s.ends), decode(repeat('00', s.count), 'hex')), ''
+            ORDER BY s.base_offset
+        ) ELSE '' END AS nulls,
         string_agg(e.key_ends, '' ORDER BY s.base_offset) AS key_ends,
         string_agg(e.header_ends, '' ORDER BY s.base_offset) AS header_ends
     INTO merged
@@ -126,7 +130,7 @@ BEGIN
         created_at = merged.created_at,
         body = CASE WHEN NOT merged.compressed THEN merged.body END,
         body_compressed = CASE WHEN merged.compressed THEN merged.body END,
-        ends = merged.ends,
+        ends = merged.ends || merged.nulls,
         keys = merged.keys,
         key_ends = CASE WHEN merged.keys IS NOT NULL THEN merged.key_ends END,
         headers = merged.headers,

@@ -35,13 +35,19 @@ BEGIN
     END IF;
     -- Locked before it is looked at: what was acknowledged of the claim cannot fail any more.
     PERFORM penstock.lock_leases(ARRAY[group_id], ARRAY[partition_id], ARRAY[lease_id]);
-    SELECT min(c.lo) AS lo, max(c.hi) AS hi, bool_or(failed_offset BETWEEN c.lo AND c.hi - 1) AS holds INTO claimed
+    SELECT
+        min(c.lo) AS lo, max(c.hi) AS hi, sum(c.hi - c.lo) AS messages,
+        bool_or(failed_offset BETWEEN c.lo AND c.hi - 1) AS holds
+    INTO claimed
     FROM penstock.claims c
     WHERE c.group_id = nack_range.group_id AND c.partition_id = nack_range.partition_id
       AND c.lease_id = nack_range.lease_id AND c.due_at > clock_timestamp();
     IF NOT claimed.holds THEN
         RAISE EXCEPTION 'offset % is not in the claim, which has % to %', failed_offset, claimed.lo, claimed.hi - 1
             USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF claimed.messages = 1 THEN
+        failed_offset := claimed.lo;
     END IF;
     FOR held IN
         DELETE FROM penstock.claims c
@@ -55,7 +61,7 @@ BEGIN
                 outcome := 'dead letter';
             END IF;
         ELSIF held.lo > failed_offset THEN
-            PERFORM penstock.offer_range(held, held.lo, held.hi, held.attempt, NULL, NULL);
+            PERFORM penstock.offer_range(held, held.lo, held.hi, (held.attempt - 1)::smallint, NULL, NULL);
         END IF;
     END LOOP;
     RETURN outcome;

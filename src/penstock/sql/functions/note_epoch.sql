@@ -11,8 +11,6 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- The commit that publishes waits for the log, and for all before it; this one need not.
-    PERFORM set_config('synchronous_commit', 'off', true);
     -- Where the sink is none of ours, nobody else removes them.
     DELETE FROM penstock.epoch_sources e
     WHERE e.writer = note_epoch.writer AND e.run = note_epoch.run AND e.epoch < note_epoch.epoch - 1;

@@ -1,6 +1,6 @@
 -- penstock.offer_range(held, from_offset, to_offset, attempt, first_error, last_error)
 --
--- Puts a range of a shared group back in line.
+-- Puts a range of a shared group back in line, as one place. One with attempts is given out a message at a time.
 --
 -- Parameters: held - the claim that the range was part of; the others - what the place in line says.
 -- Returns: nothing.

@@ -18,11 +18,13 @@ AS $$
 DECLARE
     -- Messages without a key stay together: a batch is one segment.
     keyless text := floor(random() * spread)::bigint::text;
+    some_null boolean := array_position(messages, NULL) IS NOT NULL;
 BEGIN
     RETURN QUERY
     WITH message AS (
         SELECT
-            m.position, m.value, convert_to(coalesce(m.key, ''), 'UTF8') AS key,
+            m.position, coalesce(m.value, '') AS value, m.value IS NULL AS is_null,
+            convert_to(coalesce(m.key, ''), 'UTF8') AS key,
             convert_to(coalesce(nullif(m.header, '{}')::text, ''), 'UTF8') AS header,
             coalesce(
                 partition_name, penstock.partition_for_key(coalesce(m.key, m.dedupe_id), spread), keyless
@@ -32,7 +34,7 @@ BEGIN
     ), placed AS (
         SELECT
             m.*,
-            sum(octet_length(m.value)) OVER running / 1048576 AS megabyte,
+            sum(octet_length(m.value) + octet_length(m.key) + octet_length(m.header)) OVER running / 1048576 AS megabyte,
             row_number() OVER running / 10000 AS myriad
         FROM message m
         WINDOW running AS (PARTITION BY m.place ORDER BY m.position)
@@ -49,6 +51,8 @@ BEGIN
             e.place, count(*)::integer AS count,
             string_agg(e.value, '' ORDER BY e.position) AS body,
             string_agg(penstock.int32_pack(e.value_end::integer), '' ORDER BY e.position) AS ends,
+            string_agg(set_byte(decode('00', 'hex'), 0, e.is_null::integer), '' ORDER BY e.position)
+                FILTER (WHERE some_null) AS nulls,
             nullif(string_agg(e.key, '' ORDER BY e.position), '') AS keys,
             string_agg(penstock.int32_pack(e.key_end::integer), '' ORDER BY e.position) AS key_ends,
             nullif(string_agg(e.header, '' ORDER BY e.position), '') AS headers,
@@ -58,7 +62,8 @@ BEGIN
         GROUP BY e.place, e.megabyte, e.myriad
     )
     SELECT
-        p.place, p.count, p.body, p.ends,
+        p.place, p.count, p.body,
+        p.ends || CASE WHEN position(decode('01', 'hex') IN p.nulls) > 0 THEN p.nulls ELSE '' END,
         p.keys, CASE WHEN p.keys IS NOT NULL THEN p.key_ends END,
         p.headers, CASE WHEN p.headers IS NOT NULL THEN p.header_ends END,
         p.positions

@@ -1,9 +1,10 @@
 -- penstock.payload_json(payload)
 --
 -- A message's value as JSON can carry it: `payload` where it is JSON itself, `payloadText` where it is any other text,
--- and `payloadBase64` where it is neither.
+-- and `payloadBase64` where it is neither. A payload that is null says that the value is: the text null, which is JSON
+-- too, is in `payloadText`.
 --
--- Parameters: payload - the value.
+-- Parameters: payload - the value, or null.
 -- Returns: an object with one of the three.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.payload_json(payload bytea)
@@ -11,10 +12,16 @@ RETURNS jsonb
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    said text;
+    said   text;
+    parsed jsonb;
 BEGIN
+    IF payload IS NULL THEN
+        RETURN '{"payload": null}';
+    END IF;
     said := convert_from(payload, 'UTF8');
-    RETURN jsonb_build_object('payload', said::jsonb);
+    parsed := said::jsonb;
+    RETURN CASE WHEN parsed = 'null' THEN jsonb_build_object('payloadText', said)
+                ELSE jsonb_build_object('payload', parsed) END;
 EXCEPTION WHEN OTHERS THEN
     RETURN CASE
         WHEN said IS NULL THEN jsonb_build_object('payloadBase64', translate(encode(payload, 'base64'), E'\n', ''))

@@ -41,5 +41,7 @@ AS $$
         ) s
         GROUP BY s.page
     ) s
+    -- What is staged lies below, and is nobody's to read.
+    WHERE r.partition_id > 0
     ORDER BY r.position, s.start_offset
 $$;

@@ -49,6 +49,7 @@ DECLARE
     reader   record;
     levels   integer[];
     level    integer;
+    many     integer;
     line     penstock.ready;
     wanted   integer := max_partitions;
     asked    integer;
@@ -87,10 +88,13 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Highest priority first, but now and then from the lowest, so that nobody starves.
+    -- Highest priority first. One pop in eight begins at a lower level, so that nobody starves: the less often the lower it
+    -- is, which is what the smaller of two random numbers does. What lies below comes next, then what lies above.
     levels := ARRAY[1];
-    IF cardinality(reader.priorities) > 1 THEN
-        levels := ARRAY(SELECT i FROM generate_subscripts(reader.priorities, 1, random() < 0.125) i);
+    many := cardinality(reader.priorities);
+    IF many > 1 THEN
+        level := CASE WHEN random() < 0.125 THEN floor(least(random(), random()) * (many - 1))::integer + 2 ELSE 1 END;
+        levels := ARRAY(SELECT i FROM generate_series(level, many) i) || ARRAY(SELECT i FROM generate_series(1, level - 1) i);
     END IF;
     FOREACH level IN ARRAY levels LOOP
         -- A place may turn out to have nothing to give, and those behind it something: go on, within reason.

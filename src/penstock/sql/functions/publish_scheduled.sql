@@ -1,26 +1,26 @@
--- penstock.publish_scheduled(max_rows, since, soon)
+-- penstock.publish_scheduled(max_rows, since, soon, passing, only_id)
 --
 -- Gives the scheduled messages that are due their offsets: deletes their rows and appends their segments, in order of
 -- due time. Part of the sweep, so it never waits: what somebody cancels right now is passed over, and what is for a
 -- partition that somebody has locked, or for a queue that gets a new group, comes next time.
 --
 -- Parameters: max_rows - how many rows of `scheduled` to publish, about; since - those due before are left alone, as in
--- the sweep; soon - no later due time is looked for.
+-- the sweep; soon - no later due time is looked for; passing - whether to pass over what was put off; only_id - null for all.
 -- Returns: how many were published, whether that was all, and when the next one is due.
--- Calls: append_segments, queue_lock_class. Tables: scheduled (delete), partitions (lock), dedupe_ids (update).
+-- Calls: append_segments, queue_lock_class, is_put_off. Tables: scheduled (delete), partitions (lock), dedupe_ids (update).
 CREATE OR REPLACE FUNCTION penstock.publish_scheduled(
-    max_rows integer, since timestamptz, soon timestamptz,
+    max_rows integer, since timestamptz, soon timestamptz, passing boolean DEFAULT false, only_id bigint DEFAULT NULL,
     OUT published integer, OUT complete boolean, OUT next_due timestamptz
 )
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    -- No transaction of the sweep writes much more than this.
+    -- No transaction of the sweep writes more than this, unless a single row has more.
     most_bytes constant bigint := 16777216;
     now_here   timestamptz := clock_timestamp();
     after_due  timestamptz := since;
     after_id   bigint := 0;
-    bytes      bigint := 0;
+    written    bigint := 0;
     look_until timestamptz;
     chunk      record;
     locked     bigint[];
@@ -33,21 +33,29 @@ BEGIN
     -- In chunks, until enough was done: a chunk that is busy altogether must not hide those after it.
     LOOP
         SELECT
-            count(*) AS visited, array_agg(d.scheduled_id) AS ids, array_agg(DISTINCT d.partition_id) AS places,
-            (array_agg(d.due_at ORDER BY d.due_at DESC, d.scheduled_id DESC))[1] AS last_due,
-            (array_agg(d.scheduled_id ORDER BY d.due_at DESC, d.scheduled_id DESC))[1] AS last_id
+            count(*) AS found, count(*) FILTER (WHERE d.fits) AS visited,
+            array_agg(d.scheduled_id) FILTER (WHERE d.fits) AS ids,
+            array_agg(DISTINCT d.partition_id) FILTER (WHERE d.fits) AS places,
+            (array_agg(d.due_at ORDER BY d.due_at DESC, d.scheduled_id DESC) FILTER (WHERE d.fits))[1] AS last_due,
+            (array_agg(d.scheduled_id ORDER BY d.due_at DESC, d.scheduled_id DESC) FILTER (WHERE d.fits))[1] AS last_id
         INTO chunk
         FROM (
-            SELECT s.*, sum(s.bytes) OVER (ORDER BY s.due_at, s.scheduled_id) - s.bytes AS before
+            SELECT
+                s.*,
+                written + sum(s.bytes) OVER running <= most_bytes
+                OR written = 0 AND row_number() OVER running = 1 AS fits
             FROM (
                 SELECT s.scheduled_id, s.partition_id, s.due_at, s.bytes
                 FROM penstock.scheduled s
                 WHERE (s.due_at, s.scheduled_id) > (after_due, after_id) AND s.due_at <= now_here
+                  AND (only_id IS NULL OR s.scheduled_id = only_id)
+                  AND NOT (passing AND penstock.is_put_off('scheduled', 0, s.partition_id, s.scheduled_id))
                 ORDER BY s.due_at, s.scheduled_id
                 LIMIT max_rows
             ) s
-        ) d
-        WHERE d.before < most_bytes;
+            WINDOW running AS (ORDER BY s.due_at, s.scheduled_id)
+        ) d;
+        complete := complete AND (chunk.found = 0 OR chunk.visited > 0);
         EXIT WHEN chunk.visited = 0;
         after_due := chunk.last_due;
         after_id := chunk.last_id;
@@ -103,7 +111,7 @@ BEGIN
         complete := complete AND taken.rows = chunk.visited;
         IF taken.rows > 0 THEN
             published := published + taken.rows;
-            bytes := bytes + taken.bytes;
+            written := written + taken.bytes;
             -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
             SELECT array_agg(a.first_offset ORDER BY a.nth) AS offsets, array_agg(a.created_at ORDER BY a.nth) AS times
             INTO stored
@@ -125,7 +133,7 @@ BEGIN
             ) i
             WHERE k.partition_id = i.target AND k.dedupe_id = i.dedupe_id AND k.scheduled_id = i.scheduled_id;
         END IF;
-        IF published >= max_rows OR bytes >= most_bytes THEN
+        IF published >= max_rows OR written >= most_bytes THEN
             complete := false;
             EXIT;
         END IF;

@@ -4,10 +4,10 @@
 -- with the caller's transaction. Locks and retryable errors are those of push_segments; what delays and dedupe ids do
 -- is said at push_with_options.
 --
--- Parameters: messages - the values; partition_name - where to, or null: then a message with a key goes to
--- partition_for_key, one with a dedupe id likewise to the id's, and the others, together, to one of the queue's spread;
--- keys, headers and dedupe_ids - one per message, or null. Headers are JSON objects of strings; delay - seconds until
--- all of them are due, or at - the time, or neither.
+-- Parameters: messages - the values, which may be null; partition_name - where to, or null: then a message with a key
+-- goes to partition_for_key, one with a dedupe id likewise to the id's, and the others, together, to one of the queue's
+-- spread; keys, headers and dedupe_ids - one per message, or null. Headers are JSON objects of strings; delay - seconds
+-- until all of them are due, or at - the time, or neither.
 -- Returns: one row per stored segment: where it went and the time its messages got, or under which id it is scheduled
 -- and until when; the positions of duplicates among the messages, from 1, and the ids of the originals.
 -- Calls: require_messages, pack_messages, push_segments, push_with_options, message_id. Tables: queues (read).

@@ -2,7 +2,7 @@
 --
 -- Pushes one JSON message: SELECT penstock.push_json('orders', '{"id": 7}').
 --
--- Parameters: as in push, for one message.
+-- Parameters: as in push, for one message. SQL's null is a null value; JSON's null is the text null.
 -- Returns: the message's id.
 -- Calls: push, message_id. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.push_json(

@@ -12,9 +12,10 @@
 -- 40001, which a REPEATABLE READ or SERIALIZABLE caller gets when somebody pushed after its snapshot was taken.
 --
 -- Parameters: parallel arrays, one entry per segment; the packing is that of the table `segments`, where null
--- stands for no keys or no headers, which may be null as a whole; producer and sequence - who pushes, and its number for
--- this call: a call that comes again within an hour, because its answer was lost, gets the first answer and stores
--- nothing. Null for calls that are not repeated, or that are part of a larger transaction.
+-- stands for no keys or no headers, which may be null as a whole, and where values are null a byte per message follows
+-- the ends (see null_flags); producer and sequence - who pushes, and its number for this call: a call that comes again
+-- within an hour, because its answer was lost, gets the first answer and stores nothing. Null for calls that are not
+-- repeated, or that are part of a larger transaction.
 -- Returns: one row per segment, in the order given: where it went and the time its messages got.
 -- Calls: lock_partitions, require_segments, append_numbered, pushed_before. Tables: producers (insert).
 CREATE OR REPLACE FUNCTION penstock.push_segments(

@@ -6,7 +6,7 @@
 --
 -- Parameters: those of take_dead_letters.
 -- Returns: how many; call again until it is 0.
--- Calls: take_dead_letters, push. Tables: queues (read), partitions (read, insert).
+-- Calls: take_dead_letters, pack_messages, lock_partitions, append_segments. Tables: queues (read), partitions (read, insert).
 CREATE OR REPLACE FUNCTION penstock.redrive(
     queue_name text, group_name text DEFAULT NULL, wanted_reason text DEFAULT NULL, wanted_ids bigint[] DEFAULT NULL,
     max_rows integer DEFAULT 1000
@@ -19,6 +19,8 @@ AS $$
 DECLARE
     queue  integer := penstock.find_queue(queue_name);
     letter record;
+    packed record;
+    target bigint;
     taken  bigint := 0;
 BEGIN
     PERFORM penstock.require_read_committed('redrive');
@@ -40,7 +42,21 @@ BEGIN
         INSERT INTO penstock.partitions (queue_id, name, lane_of)
         VALUES (queue, letter.lane, letter.group_id)
         ON CONFLICT DO NOTHING;
-        PERFORM penstock.push(queue_name, letter.payloads, letter.lane, letter.keys, letter.headers);
+        -- Their limits were checked when they were pushed: one that was lowered since must not keep them dead.
+        SELECT
+            array_agg(p.count ORDER BY p.nth) AS counts,
+            array_agg(p.body ORDER BY p.nth) AS bodies, array_agg(p.ends ORDER BY p.nth) AS ends,
+            array_agg(p.keys ORDER BY p.nth) AS keys, array_agg(p.key_ends ORDER BY p.nth) AS key_ends,
+            array_agg(p.headers ORDER BY p.nth) AS headers, array_agg(p.header_ends ORDER BY p.nth) AS header_ends
+        INTO packed
+        FROM penstock.pack_messages(letter.payloads, letter.lane, letter.keys, letter.headers, NULL, 1)
+            WITH ORDINALITY p (place, count, body, ends, keys, key_ends, headers, header_ends, positions, nth);
+        target := (penstock.lock_partitions(ARRAY[queue_name], ARRAY[letter.lane]))[1];
+        -- A new statement, hence a new snapshot: under the lock it sees every segment there is.
+        PERFORM penstock.append_segments(
+            array_fill(target, ARRAY[cardinality(packed.counts)]), packed.counts, packed.bodies, packed.ends,
+            packed.keys, packed.key_ends, packed.headers, packed.header_ends
+        );
         taken := taken + letter.letters;
     END LOOP;
     RETURN taken;

@@ -4,7 +4,7 @@
 --
 -- Parameters: writer - the query's id; run - the id of this start of it.
 -- Returns: the number.
--- Calls: nothing. Tables: sink_runs (insert).
+-- Calls: require_own_writer. Tables: sink_runs (insert).
 CREATE OR REPLACE FUNCTION penstock.register_run(writer text, run text)
 RETURNS bigint
 LANGUAGE plpgsql
@@ -13,6 +13,7 @@ AS $$
 DECLARE
     number bigint;
 BEGIN
+    PERFORM penstock.require_own_writer(register_run.writer);
     LOOP
         SELECT r.run_number INTO number FROM penstock.sink_runs r
         WHERE r.writer = register_run.writer AND r.run = register_run.run;

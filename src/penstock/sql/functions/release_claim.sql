@@ -3,9 +3,9 @@
 -- Gives a claim back: what is not done is delivered again at once, and this delivery does not count as an attempt. With
 -- no lease id it is an operator who takes the claim away from whoever holds it, live or not.
 --
--- Parameters: lease_id - null to force; up_to - all below this offset is done, null for nothing.
+-- Parameters: lease_id - null to force, for admins; up_to - all below this offset is done, null for nothing.
 -- Returns: whether there was such a claim.
--- Calls: require_read_committed, use_lock_timeout, lock_newest, append_state. Tables: journal (lock).
+-- Calls: is_admin, require_read_committed, use_lock_timeout, lock_newest, append_state. Tables: journal (lock).
 CREATE OR REPLACE FUNCTION penstock.release_claim(
     group_id integer, partition_id bigint, lease_id uuid DEFAULT NULL, up_to bigint DEFAULT NULL
 )
@@ -22,6 +22,10 @@ DECLARE
     claim   penstock.journal;
     done_to bigint;
 BEGIN
+    IF release_claim.lease_id IS NULL AND NOT penstock.is_admin() THEN
+        RAISE EXCEPTION 'permission denied: only an admin takes a claim away from whoever holds it'
+            USING ERRCODE = 'insufficient_privilege', HINT = 'Give the claim''s lease_id.';
+    END IF;
     PERFORM penstock.require_read_committed('release');
     PERFORM penstock.use_lock_timeout();
     PERFORM penstock.lock_newest(ARRAY[release_claim.group_id], ARRAY[release_claim.partition_id]);

@@ -44,12 +44,12 @@ BEGIN
     ), appended AS (
         INSERT INTO penstock.journal (
             group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
-            due_at, lease_id, consumer, acked_at, first_error, last_error
+            due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
         )
         SELECT
             r.group_id, r.partition_id, r.version + 1, 'c', r.committed, r.claimed_to, r.skipped,
             r.attempt, r.narrow_attempt, r.narrow_to,
-            r.until, r.lease_id, r.consumer, r.acked_at, r.first_error, r.last_error
+            r.until, r.lease_id, r.consumer, coalesce(r.claimed_at, r.at), r.acked_at, r.first_error, r.last_error
         FROM renewing r
     )
     SELECT array_agg(r.until ORDER BY n) INTO renewed

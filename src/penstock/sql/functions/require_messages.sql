@@ -14,8 +14,6 @@ AS $$
 DECLARE
     problem text := CASE
         WHEN coalesce(cardinality(messages), 0) = 0 THEN 'an empty push: give at least one message'
-        WHEN array_position(messages, NULL) IS NOT NULL THEN
-            format('message %s is null: a message must have a value', array_position(messages, NULL))
         WHEN cardinality(keys) <> cardinality(messages) OR cardinality(headers) <> cardinality(messages)
              OR cardinality(dedupe_ids) <> cardinality(messages) THEN
             format('%s messages need as many keys, headers and dedupe ids, or none', cardinality(messages))

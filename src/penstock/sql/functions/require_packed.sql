@@ -1,11 +1,12 @@
 -- penstock.require_packed(queue_name, allowed, count, body, ends, keys, key_ends, headers, header_ends)
 --
 -- Refuses a segment whose packing is broken or that holds a message over the queue's limit. Works per segment;
--- only a segment that is over the limit as a whole can hold a message that is, and only that one is looked into.
+-- only a segment that is over the limit as a whole can hold a message that is, and only that one is looked into. A segment of
+-- several messages holds 64 MiB at most, and keys and headers never more: who publishes or reads one holds it in memory.
 --
 -- Parameters: the queue and its max_message_bytes, then the packed columns.
 -- Returns: nothing; raises invalid_parameter_value or program_limit_exceeded.
--- Calls: int32_at. Tables: none.
+-- Calls: int32_at, null_flags, texts_are_plain, require_texts. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.require_packed(
     queue_name  text,
     allowed     integer,
@@ -18,17 +19,19 @@ CREATE OR REPLACE FUNCTION penstock.require_packed(
     header_ends bytea
 )
 RETURNS void
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+LANGUAGE plpgsql
 AS $$
 DECLARE
-    longest integer;
+    most_bytes constant bigint := 67108864;
+    bytes      bigint;
+    longest    integer;
 BEGIN
     IF count IS NULL OR count < 1 OR count > 1000000 THEN
         RAISE EXCEPTION 'a segment must have 1 to 1000000 messages and this one has %', coalesce(count, 0)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF body IS NULL OR ends IS NULL
-       OR octet_length(ends) <> 4 * count OR penstock.int32_at(ends, count - 1) <> octet_length(body)
+       OR octet_length(ends) NOT IN (4 * count, 5 * count) OR penstock.int32_at(ends, count - 1) <> octet_length(body)
        OR (keys IS NULL) <> (key_ends IS NULL)
        OR octet_length(key_ends) <> 4 * count OR penstock.int32_at(key_ends, count - 1) <> octet_length(keys)
        OR (headers IS NULL) <> (header_ends IS NULL)
@@ -37,6 +40,10 @@ BEGIN
     THEN
         RAISE EXCEPTION 'a packed column of % messages needs % bytes of ends, the last of them the column''s length',
             count, 4 * count
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF btrim(penstock.null_flags(count, ends), decode('0001', 'hex')) <> '' THEN
+        RAISE EXCEPTION 'the bytes after the ends say which values are null, and must be 0 or 1'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF octet_length(body) > allowed THEN
@@ -48,6 +55,16 @@ BEGIN
                 USING ERRCODE = 'program_limit_exceeded',
                       HINT = 'Raise the queue''s max_message_bytes, or push a reference to the data.';
         END IF;
+    END IF;
+    bytes := CASE WHEN count > 1 THEN octet_length(body) ELSE 0 END
+        + coalesce(octet_length(keys), 0)::bigint + coalesce(octet_length(headers), 0);
+    IF bytes > most_bytes THEN
+        RAISE EXCEPTION 'a segment of % bytes is too large: one of several messages, or the keys and headers of one, may have %',
+            bytes, most_bytes
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Push fewer messages in one segment.';
+    END IF;
+    IF (keys IS NOT NULL OR headers IS NOT NULL) AND NOT penstock.texts_are_plain(keys, headers) THEN
+        PERFORM penstock.require_texts(count, keys, key_ends, headers, header_ends);
     END IF;
 END
 $$;

@@ -25,17 +25,19 @@ AS $$
         CASE WHEN run.is_cut THEN s.run_times[run.first : run.first + cut.hi - cut.lo - 1] ELSE s.run_times END,
         at.body_lo,
         CASE WHEN cut.whole THEN coalesce(s.body, s.body_compressed)
-             ELSE substring(coalesce(s.body, s.body_compressed) FROM at.body_lo + 1 FOR at.body_hi - at.body_lo) END,
+             ELSE substring(coalesce(s.body, s.body_compressed) FROM at.body_lo + 1 FOR greatest(at.body_hi - at.body_lo, 0)) END,
         CASE WHEN cut.whole THEN s.ends
-             ELSE substring(s.ends FROM 4 * cut.lo + 1 FOR 4 * (cut.hi - cut.lo)) END,
+             ELSE substring(s.ends FROM 4 * cut.lo + 1 FOR 4 * (cut.hi - cut.lo))
+             -- Nothing, unless some values are null: see null_flags.
+             || substring(s.ends FROM 4 * s.count + cut.lo + 1 FOR cut.hi - cut.lo) END,
         at.key_lo,
         CASE WHEN cut.whole THEN s.keys
-             ELSE substring(s.keys FROM at.key_lo + 1 FOR at.key_hi - at.key_lo) END,
+             ELSE substring(s.keys FROM at.key_lo + 1 FOR greatest(at.key_hi - at.key_lo, 0)) END,
         CASE WHEN cut.whole THEN s.key_ends
              ELSE substring(s.key_ends FROM 4 * cut.lo + 1 FOR 4 * (cut.hi - cut.lo)) END,
         at.header_lo,
         CASE WHEN cut.whole THEN s.headers
-             ELSE substring(s.headers FROM at.header_lo + 1 FOR at.header_hi - at.header_lo) END,
+             ELSE substring(s.headers FROM at.header_lo + 1 FOR greatest(at.header_hi - at.header_lo, 0)) END,
         CASE WHEN cut.whole THEN s.header_ends
              ELSE substring(s.header_ends FROM 4 * cut.lo + 1 FOR 4 * (cut.hi - cut.lo)) END
     FROM penstock.segments s

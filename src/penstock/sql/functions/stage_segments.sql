@@ -9,11 +9,11 @@
 --
 -- Parameters: first_ordinal - how many segments the stage has before these; queue_names, partition_names, counts - an
 -- entry per segment; body, keys, headers - the columns of push_segment, one segment after the other; ends, key_ends,
--- header_ends - where each value ends, counted anew from 0 in every segment. A segment whose keys are all empty has
--- none, and so with headers.
+-- header_ends - where each value ends, counted anew from 0 in every segment; after all ends, where some values are null, a
+-- byte for each message that says whether it is. A segment whose keys are all empty has none, and so with headers.
 -- Returns: nothing; raises object_not_in_prerequisite_state when the stage was given up or is published already.
--- Calls: require_names, require_packed, column_starts, compresses, effective_settings. Tables: stages (lock), staged,
--- segments (insert), queues (read).
+-- Calls: require_names, require_packed, require_texts, texts_are_plain, column_starts, null_flags, compresses,
+-- effective_settings. Tables: stages (lock), staged, segments (insert), queues (read).
 CREATE OR REPLACE FUNCTION penstock.stage_segments(
     stage           bigint,
     first_ordinal   bigint,
@@ -43,13 +43,13 @@ DECLARE
     body_starts   integer[];
     key_starts    integer[];
     header_starts integer[];
+    total         integer;
+    nulls         bytea;
 BEGIN
     IF (cardinality(queue_names) = ALL (ARRAY[cardinality(partition_names), cardinality(counts)])) IS NOT TRUE THEN
         RAISE EXCEPTION 'queue_names, partition_names and counts must be of one length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- The commit that publishes waits for the log, and for all before it; this one need not.
-    PERFORM set_config('synchronous_commit', 'off', true);
     -- Held until we commit: whoever publishes or gives up the stage sees these segments, or we find it gone.
     PERFORM 1 FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
     IF NOT FOUND THEN
@@ -76,11 +76,14 @@ BEGIN
     FOR nth IN 1..cardinality(counts) LOOP
         firsts[nth + 1] := firsts[nth] + counts[nth];
     END LOOP;
+    total := firsts[cardinality(firsts)];
+    nulls := penstock.null_flags(total, ends);
     IF (
-        octet_length(ends) = 4 * firsts[cardinality(firsts)] AND body IS NOT NULL
+        octet_length(ends) IN (4 * total, 5 * total) AND body IS NOT NULL
         AND (keys IS NULL) = (key_ends IS NULL) AND (headers IS NULL) = (header_ends IS NULL)
-        AND coalesce(octet_length(key_ends), octet_length(ends)) = octet_length(ends)
-        AND coalesce(octet_length(header_ends), octet_length(ends)) = octet_length(ends)
+        AND coalesce(octet_length(key_ends), 4 * total) = 4 * total
+        AND coalesce(octet_length(header_ends), 4 * total) = 4 * total
+        AND coalesce(btrim(nulls, decode('0001', 'hex')), '') = ''
     ) IS NOT TRUE THEN
         RAISE EXCEPTION 'a packed column needs four bytes of ends for each message'
             USING ERRCODE = 'invalid_parameter_value';
@@ -99,6 +102,17 @@ BEGIN
             (SELECT q.settings FROM penstock.queues q WHERE q.name = k.name), penstock.effective_settings('{}')
         ) AS settings
     ) q;
+    -- All keys and headers at once; only where something may be wrong, segment by segment.
+    IF (keys IS NOT NULL OR headers IS NOT NULL) AND NOT penstock.texts_are_plain(keys, headers) THEN
+        PERFORM penstock.require_texts(
+            counts[nth],
+            substring(keys FROM key_starts[nth] + 1 FOR key_starts[nth + 1] - key_starts[nth]),
+            substring(key_ends FROM 4 * firsts[nth] + 1 FOR 4 * counts[nth]),
+            substring(headers FROM header_starts[nth] + 1 FOR header_starts[nth + 1] - header_starts[nth]),
+            substring(header_ends FROM 4 * firsts[nth] + 1 FOR 4 * counts[nth])
+        )
+        FROM generate_series(1, cardinality(counts)) nth;
+    END IF;
     -- Only a segment that is over the limit as a whole can hold a message that is.
     PERFORM penstock.require_packed(
         s.queue_name, s.allowed, counts[s.nth], substring(body FROM body_starts[s.nth] + 1 FOR s.size),
@@ -110,7 +124,11 @@ BEGIN
             body_starts[u.nth + 1] - body_starts[u.nth] AS size
         FROM unnest(queue_names) WITH ORDINALITY u (queue_name, nth)
     ) s
-    WHERE s.size > s.allowed;
+    WHERE s.size > least(s.allowed, 67108864);
+    IF coalesce(octet_length(keys), 0)::bigint + coalesce(octet_length(headers), 0) > 67108864 THEN
+        RAISE EXCEPTION 'the keys and headers that are staged at once may have 67108864 bytes'
+            USING ERRCODE = 'program_limit_exceeded', HINT = 'Stage fewer messages at once.';
+    END IF;
     INSERT INTO penstock.segments (
         partition_id, base_offset, created_at, count, bytes,
         body, body_compressed, ends, keys, key_ends, headers, header_ends
@@ -120,7 +138,10 @@ BEGIN
         s.body_size + s.key_size + s.header_size,
         CASE WHEN NOT c.compressed THEN substring(stage_segments.body FROM s.body_start FOR s.body_size) END,
         CASE WHEN c.compressed THEN substring(stage_segments.body FROM s.body_start FOR s.body_size) END,
-        substring(stage_segments.ends FROM s.first + 1 FOR 4 * s.count),
+        CASE WHEN position(decode('01', 'hex') IN n.flags) > 0
+            THEN substring(stage_segments.ends FROM s.first + 1 FOR 4 * s.count) || n.flags
+            ELSE substring(stage_segments.ends FROM s.first + 1 FOR 4 * s.count)
+        END,
         CASE WHEN s.key_size > 0 THEN substring(stage_segments.keys FROM key_starts[s.nth] + 1 FOR s.key_size) END,
         CASE WHEN s.key_size > 0 THEN substring(stage_segments.key_ends FROM s.first + 1 FOR 4 * s.count) END,
         CASE WHEN s.header_size > 0 THEN
@@ -135,6 +156,7 @@ BEGIN
             coalesce(header_starts[u.nth + 1] - header_starts[u.nth], 0) AS header_size
         FROM unnest(queue_names, counts) WITH ORDINALITY u (queue_name, count, nth)
     ) s
-    CROSS JOIN LATERAL (SELECT compress[array_position(known, s.queue_name)] AS compressed) c;
+    CROSS JOIN LATERAL (SELECT compress[array_position(known, s.queue_name)] AS compressed) c
+    CROSS JOIN LATERAL (SELECT substring(nulls FROM firsts[s.nth] + 1 FOR s.count) AS flags) n;
 END
 $$;

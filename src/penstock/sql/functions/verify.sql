@@ -4,7 +4,7 @@
 -- moment.
 --
 -- Returns: a row per check: its name, how many violate it, and what it means.
--- Calls: partition_span, offset_limit. Tables: all (read).
+-- Calls: partition_span, offset_limit, offset_at. Tables: all (read).
 CREATE OR REPLACE FUNCTION penstock.verify()
 RETURNS TABLE (check_name text, violations bigint, meaning text)
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -59,16 +59,11 @@ AS $$
         JOIN penstock.queues q ON q.queue_id = g.queue_id
         WHERE w.attempt - w.held::integer
             >= greatest(coalesce(g.config ->> 'max_attempts', q.settings ->> 'max_attempts')::integer, 2)
-    ), passed_over AS (
-        -- Where a group of new messages began although the message before was pushed after the group came into being.
-        SELECT g.group_id, j.partition_id, j.committed - 1 AS message_offset, g.created_at, age(g.xmin) AS group_age
-        FROM penstock.journal j
-        JOIN penstock.consumer_groups g ON g.group_id = j.group_id
-        WHERE j.version = 1 AND j.committed > 0 AND g.subscription = 'new'
     )
     SELECT 'segments_of_wrong_shape', count(*), 'a segment whose columns disagree about its messages' FROM runs r
     WHERE r.base_offset < 0 OR r.count < 1 OR r.base_offset + r.count > penstock.offset_limit()
-       OR 4 * r.count <> ANY (ARRAY[octet_length(r.ends), octet_length(r.key_ends), octet_length(r.header_ends)])
+       OR octet_length(r.ends) NOT IN (4 * r.count, 5 * r.count)
+       OR 4 * r.count <> ANY (ARRAY[octet_length(r.key_ends), octet_length(r.header_ends)])
     UNION ALL
     SELECT 'gaps', count(*), 'offsets missing between two segments' FROM runs r
     WHERE r.next_base > r.base_offset + r.count
@@ -115,6 +110,7 @@ AS $$
     FROM newest n
     JOIN spans s ON s.partition_id = n.partition_id
     WHERE n.state = 'i' AND s.head_offset > greatest(n.committed, s.floor_offset)
+      AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
     UNION ALL
     SELECT 'work_not_taken_up', count(*), 'messages to read in a partition that its group does not know' FROM spans s
     JOIN penstock.consumer_groups g ON g.queue_id = s.queue_id AND (s.lane_of IS NULL OR s.lane_of = g.group_id)
@@ -178,16 +174,6 @@ AS $$
     -- Pushed after the settings were last changed: else the limit may have been another one then.
     WHERE s.run_counts IS NULL AND s.age < least(u.group_age, u.queue_age)
     UNION ALL
-    SELECT 'messages_passed_over', count(*), 'messages that a group of new messages should have had and began after'
-    FROM passed_over o
-    CROSS JOIN LATERAL (
-        SELECT s.created_at, age(s.xmin) AS age, s.run_counts FROM penstock.segments s
-        WHERE s.partition_id = o.partition_id AND s.base_offset <= o.message_offset
-        ORDER BY s.base_offset DESC
-        LIMIT 1
-    ) s
-    WHERE s.run_counts IS NULL AND s.age < o.group_age AND s.created_at > o.created_at
-    UNION ALL
     SELECT 'archives_of_wrong_shape', count(*), 'archived ranges that overlap, or of no partition, file or message'
     FROM (
         SELECT a.*, lead(a.start_offset) OVER (PARTITION BY a.partition_id ORDER BY a.start_offset) AS next_start
@@ -209,4 +195,12 @@ AS $$
        OR (k.scheduled_id IS NULL) <> (k.message_offset IS NOT NULL)
        OR k.scheduled_id IS NOT NULL
        AND NOT EXISTS (SELECT 1 FROM penstock.scheduled w WHERE w.scheduled_id = k.scheduled_id)
+    UNION ALL
+    SELECT 'messages_passed_over', count(*), 'a group that began after a message that was for it' FROM penstock.beginnings b
+    JOIN penstock.consumer_groups g ON g.group_id = b.group_id
+    WHERE b.base_offset > penstock.offset_at(
+        b.partition_id, CASE WHEN g.subscription = 'new' THEN g.created_at ELSE g.from_time END
+    )
+    UNION ALL
+    SELECT 'timers_put_off', count(*), 'timers that failed: list_failing_timers says why' FROM penstock.failing_timers f
 $$;

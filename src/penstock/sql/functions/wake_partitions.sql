@@ -7,7 +7,7 @@
 -- Parameters: targets - partition ids; base_offsets - the first offset that was pushed to each; only_group - null for
 -- every group.
 -- Returns: nothing.
--- Calls: offset_at. Tables: partitions, consumer_groups (read), journal, ready (insert).
+-- Calls: begin_partition. Tables: partitions, consumer_groups (read), journal, ready (insert).
 CREATE OR REPLACE FUNCTION penstock.wake_partitions(
     targets bigint[], base_offsets bigint[], only_group integer DEFAULT NULL
 )
@@ -20,8 +20,8 @@ BEGIN
             g.group_id, p.partition_id, p.priority, coalesce(j.version, 0) + 1 AS version,
             coalesce(j.committed, CASE g.subscription
                 WHEN 'all' THEN 0
-                WHEN 'new' THEN w.base_offset
-                ELSE penstock.offset_at(p.partition_id, g.from_time)
+                WHEN 'new' THEN penstock.begin_partition(g.group_id, p.partition_id, w.base_offset, g.created_at)
+                ELSE penstock.begin_partition(g.group_id, p.partition_id, NULL, g.from_time)
             END) AS committed,
             coalesce(j.skipped, 0) AS skipped, j.acked_at,
             nextval('penstock.ready_seq') AS seq

@@ -10,7 +10,7 @@ SELECT
         AS last_consumed_id,
     last.created_at AS last_consumed_created_at,
     j.acked_at AS last_consumed_at,
-    CASE WHEN j.state = 'c' THEN j.at END AS lease_acquired_at,
+    CASE WHEN j.state = 'c' THEN coalesce(j.claimed_at, j.at) END AS lease_acquired_at,
     CASE WHEN j.state = 'c' THEN j.due_at END AS lease_expires_at,
     CASE WHEN j.state = 'c' THEN j.consumer END AS worker_id,
     CASE WHEN j.state = 'c' THEN j.claimed_to - j.committed ELSE 0 END AS batch_size,

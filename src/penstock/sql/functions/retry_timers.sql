@@ -1,0 +1,50 @@
+-- penstock.retry_timers(max_rows)
+--
+-- Tries timers that failed again when their time has come, each in a subtransaction, and forgets those that work again or
+-- are gone.
+--
+-- Parameters: max_rows - how many to try.
+-- Returns: how many were served.
+-- Calls: try_timer. Tables: failing_timers (delete), journal, claims, doorbells, consumer_groups, scheduled (read).
+CREATE OR REPLACE FUNCTION penstock.retry_timers(max_rows integer)
+RETURNS integer
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    timer  record;
+    served integer := 0;
+BEGIN
+    DELETE FROM penstock.failing_timers f
+    WHERE CASE f.kind
+        WHEN 'journal' THEN (
+            SELECT max(j.version) FROM penstock.journal j WHERE j.group_id = f.group_id AND j.partition_id = f.partition_id
+        ) IS DISTINCT FROM f.place
+        WHEN 'claim' THEN NOT EXISTS (
+            SELECT 1 FROM penstock.claims c
+            WHERE c.group_id = f.group_id AND c.partition_id = f.partition_id AND c.lo = f.place
+        )
+        WHEN 'doorbell' THEN NOT EXISTS (
+            SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = f.partition_id AND d.base_offset = f.place
+        )
+        WHEN 'enrolment' THEN NOT EXISTS (
+            SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = f.group_id AND g.enrolled_to IS NOT NULL
+        )
+        WHEN 'scheduled' THEN NOT EXISTS (SELECT 1 FROM penstock.scheduled s WHERE s.scheduled_id = f.place)
+        ELSE false
+    END;
+    FOR timer IN
+        SELECT f.kind, f.group_id, f.partition_id, f.place FROM penstock.failing_timers f
+        WHERE f.retry_at <= clock_timestamp() AND f.kind <> 'sweep'
+        ORDER BY f.retry_at
+        LIMIT max_rows
+    LOOP
+        IF penstock.try_timer(timer.kind, timer.group_id, timer.partition_id, timer.place) THEN
+            DELETE FROM penstock.failing_timers f
+            WHERE f.kind = timer.kind AND f.group_id = timer.group_id AND f.partition_id = timer.partition_id
+              AND f.place = timer.place;
+            served := served + 1;
+        END IF;
+    END LOOP;
+    RETURN served;
+END
+$$;

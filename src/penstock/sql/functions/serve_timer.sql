@@ -1,0 +1,59 @@
+-- penstock.serve_timer(kind, target_group, target, place)
+--
+-- Does what the sweep does for one timer, which is due.
+--
+-- Parameters: kind - 'journal' (a row of the journal; place is its version), 'claim' (a range of a shared group; place is
+-- where it begins), 'doorbell' (place is the first offset that was pushed), 'enrolment' (of a group) or 'scheduled' (place is
+-- its id); target_group and target - group and partition, 0 for none.
+-- Returns: whether it did; false when a lock could not be had, or when it has gone on already.
+-- Calls: sweep_timer, offer_range, fail_range, wake_partitions, enrol_partitions, publish_scheduled. Tables: journal (read),
+-- claims, doorbells (delete), partitions (lock).
+CREATE OR REPLACE FUNCTION penstock.serve_timer(kind text, target_group integer, target bigint, place bigint)
+RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    held penstock.claims;
+BEGIN
+    CASE kind
+        WHEN 'journal' THEN
+            RETURN coalesce((
+                SELECT penstock.sweep_timer(j.group_id, j.partition_id, j.version, j.state)
+                FROM penstock.journal j
+                WHERE j.group_id = target_group AND j.partition_id = target AND j.version = place
+            ), false);
+        WHEN 'claim' THEN
+            DELETE FROM penstock.claims c
+            WHERE c.ctid = ANY (ARRAY(
+                SELECT c.ctid FROM penstock.claims c
+                WHERE c.group_id = target_group AND c.partition_id = target AND c.lo = place
+                  AND c.due_at <= clock_timestamp()
+                FOR UPDATE SKIP LOCKED
+            ))
+            RETURNING c.* INTO held;
+            IF NOT FOUND THEN
+                RETURN false;
+            END IF;
+            IF held.lease_id IS NULL THEN
+                PERFORM penstock.offer_range(held, held.lo, held.hi, held.attempt, held.first_error, held.last_error);
+            ELSE
+                PERFORM penstock.fail_range(held, NULL, 'the lease expired', 'lease expired', 0);
+            END IF;
+        WHEN 'doorbell' THEN
+            PERFORM 1 FROM penstock.partitions p WHERE p.partition_id = target FOR NO KEY UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
+                RETURN false;
+            END IF;
+            PERFORM penstock.wake_partitions(ARRAY[target], ARRAY[place]);
+            DELETE FROM penstock.doorbells d WHERE d.partition_id = target AND d.base_offset = place;
+        WHEN 'enrolment' THEN
+            PERFORM penstock.enrol_partitions(target_group, 1000);
+        WHEN 'scheduled' THEN
+            RETURN (
+                SELECT p.published > 0
+                FROM penstock.publish_scheduled(1, '-infinity', '-infinity', false, place) p
+            );
+    END CASE;
+    RETURN true;
+END
+$$;

@@ -1,0 +1,64 @@
+-- penstock.sweep_apart(max_rows, since)
+--
+-- Serves the timers that are due one after the other, each in a subtransaction, so that one that fails holds up no other. The
+-- sweep does this when it has failed as a whole; the caller holds its lock.
+--
+-- Parameters: those of sweep; max_rows - of each kind of timer.
+-- Returns: how many were served, and how many failed.
+-- Calls: is_put_off, try_timer. Tables: journal, claims, doorbells, consumer_groups, scheduled (read).
+CREATE OR REPLACE FUNCTION penstock.sweep_apart(
+    max_rows integer, since timestamptz, OUT woken integer, OUT failed integer
+)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    now_here timestamptz := clock_timestamp();
+    timer    record;
+    served   boolean;
+BEGIN
+    woken := 0;
+    failed := 0;
+    FOR timer IN
+        SELECT * FROM (
+            SELECT 'journal' AS kind, j.group_id, j.partition_id, j.version AS place
+            FROM penstock.journal j
+            WHERE j.due_at > since AND j.due_at <= now_here AND NOT EXISTS (
+                SELECT 1 FROM penstock.journal n
+                WHERE n.group_id = j.group_id AND n.partition_id = j.partition_id AND n.version > j.version
+            )
+            ORDER BY j.due_at
+            LIMIT max_rows
+        ) j
+        UNION ALL
+        SELECT * FROM (
+            SELECT 'claim', c.group_id, c.partition_id, c.lo
+            FROM penstock.claims c
+            WHERE c.due_at > since AND c.due_at <= now_here
+            ORDER BY c.due_at
+            LIMIT max_rows
+        ) c
+        UNION ALL
+        SELECT * FROM (
+            SELECT 'doorbell', 0, d.partition_id, d.base_offset
+            FROM penstock.doorbells d
+            ORDER BY d.partition_id, d.base_offset
+            LIMIT max_rows
+        ) d
+        UNION ALL
+        SELECT 'enrolment', g.group_id, 0, 0 FROM penstock.consumer_groups g WHERE g.enrolled_to IS NOT NULL
+        UNION ALL
+        SELECT * FROM (
+            SELECT 'scheduled', 0, s.partition_id, s.scheduled_id
+            FROM penstock.scheduled s
+            WHERE s.due_at > since AND s.due_at <= now_here
+            ORDER BY s.due_at, s.scheduled_id
+            LIMIT max_rows
+        ) s
+    LOOP
+        CONTINUE WHEN penstock.is_put_off(timer.kind, timer.group_id, timer.partition_id, timer.place);
+        served := penstock.try_timer(timer.kind, timer.group_id, timer.partition_id, timer.place);
+        woken := woken + coalesce(served, false)::integer;
+        failed := failed + (served IS NULL)::integer;
+    END LOOP;
+END
+$$;

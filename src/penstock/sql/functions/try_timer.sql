@@ -1,0 +1,24 @@
+-- penstock.try_timer(kind, target_group, target, place)
+--
+-- Serves one timer; if that fails, nothing of it has happened but that the timer is put off.
+--
+-- Parameters: those of serve_timer.
+-- Returns: whether it was served; null when it failed.
+-- Calls: serve_timer, put_off. Tables: none of its own.
+CREATE OR REPLACE FUNCTION penstock.try_timer(kind text, target_group integer, target bigint, place bigint)
+RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    problem text;
+    state   text;
+BEGIN
+    BEGIN
+        RETURN penstock.serve_timer(kind, target_group, target, place);
+    EXCEPTION WHEN OTHERS THEN
+        GET STACKED DIAGNOSTICS problem = MESSAGE_TEXT, state = RETURNED_SQLSTATE;
+    END;
+    PERFORM penstock.put_off(kind, target_group, target, place, state, problem);
+    RETURN NULL;
+END
+$$;
