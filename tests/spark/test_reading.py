@@ -1,5 +1,6 @@
 """A batch read has all columns of all messages, and reads no more than it must."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -8,10 +9,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
-from penstock import Client, Message
+from penstock import Client, InvalidInput, Message
 from penstock.spark.options import read_options
 from penstock.spark.planning import Task
-from penstock.spark.reading import FilteringReader
+from penstock.spark.reading import BatchReader, FilteringReader
 
 from .conftest import Lab
 
@@ -185,3 +186,34 @@ def test_a_session_plans_as_many_tasks_as_its_cores_are_worth(lab: Lab) -> None:
     # Spark plans in a process of its own, which learns of the cores through the source's class alone.
     assert lab.read("in").rdd.getNumPartitions() == 3 * lab.spark.sparkContext.defaultParallelism == 6
     assert lab.read("in", minPartitions="20").rdd.getNumPartitions() == 20
+
+
+def planned(client: Client, dsn: str, **options: str) -> dict[str, tuple[int, int]]:
+    """Return the ranges that a batch would read, by partition."""
+    source = BatchReader(read_options({"url": dsn, "subscribe": "in", **options}, streaming=False))
+    pages = [page for task in source.partitions() if isinstance(task, Task) for page in task.pages]
+    return {page.partition: (page.start, page.stop) for page in pages}
+
+
+def test_a_range_that_starts_after_its_end_is_refused(client: Client, dsn: str) -> None:
+    client.push("in", [b"a"] * 5, partition="p")
+    ends = {"endingOffsets": '{"in": {"p": 2}}'}
+    with pytest.raises(InvalidInput, match='partition "p" of "in" starts at offset 4, after its end at 2'):
+        planned(client, dsn, startingOffsets='{"in": {"p": 4}}', **ends)
+    assert planned(client, dsn, startingOffsets='{"in": {"p": 2}}', **ends) == {}
+
+
+def test_moments_bound_a_batch_for_all_partitions_or_for_each(client: Client, dsn: str) -> None:
+    for partition in ("p", "q"):
+        for value in (b"a", b"b", b"c"):
+            client.push("in", value, partition=partition)
+    second, third = (client.read("in", "p")[offset].timestamp.isoformat() for offset in (1, 2))
+    assert planned(client, dsn, endingTimestamp=third) == {"p": (0, 2)}
+    assert planned(client, dsn, startingTimestamp=second, endingTimestamp=third) == {"p": (1, 2)}
+    named = {
+        "startingOffsetsByTimestamp": json.dumps({"in": {"p": second}}),
+        "endingOffsetsByTimestamp": json.dumps({"in": {"p": third}}),
+    }
+    assert planned(client, dsn, **named) == {"p": (1, 2), "q": (0, 3)}
+    with pytest.raises(InvalidInput, match='endingOffsetsByTimestamp names partition "typo"'):
+        planned(client, dsn, endingOffsetsByTimestamp=json.dumps({"in": {"typo": third}}))

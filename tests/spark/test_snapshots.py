@@ -4,9 +4,10 @@ import json
 
 import psycopg
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from penstock import Client, InvalidInput
+from penstock import Client, InvalidInput, NotFound, PenstockError
+from penstock.errors import Unavailable
 from penstock.spark.options import read_options
 from penstock.spark.planning import Task
 from penstock.spark.streaming import Offset, StreamReader
@@ -118,3 +119,191 @@ def test_an_offset_of_another_source_is_refused(client: Client, dsn: str) -> Non
     client.push("in", b"x")
     with pytest.raises(InvalidInput, match="none of penstock's"):
         reader(dsn).latestOffset({"orders": {"0": 23}}, ALL)
+
+
+def drop(dsn: str, partition: str, below: int) -> None:
+    """Drop the first messages of a partition, as retention does."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(
+            "SELECT penstock.drop_below(partition_id, %s, 1000) FROM penstock.partitions WHERE name = %s",
+            (below, partition),
+        )
+
+
+@pytest.mark.parametrize("known", ["planned", "new"])
+def test_what_was_dropped_at_the_beginning_of_a_partition_is_an_error_unless_told_otherwise(
+    client: Client, dsn: str, known: str
+) -> None:
+    source = reader(dsn)
+    client.push("in", b"x", partition="other")
+    start = source.initialOffset()
+    if known == "new":
+        start = source.latestOffset(start, ALL)
+    for _ in range(2):
+        client.push("in", [b"a"] * 5, partition="p")
+    if known == "planned":
+        end = source.latestOffset(start, ALL)
+        drop(dsn, "p", 5)
+    else:
+        drop(dsn, "p", 5)
+        end = source.latestOffset(start, ALL)
+    with pytest.raises(InvalidInput, match='offset 0 of partition "p" of "in" is not there'):
+        source.partitions(start, end)
+    assert planned(reader(dsn, failOnDataLoss="false"), start, end)["p"] == (5, 10)
+
+
+def test_a_partition_that_had_lost_its_beginning_before_the_query_began_is_read_from_there(
+    client: Client, dsn: str
+) -> None:
+    for _ in range(2):
+        client.push("in", [b"a"] * 5, partition="p")
+    drop(dsn, "p", 5)
+    source = reader(dsn)
+    start = source.initialOffset()
+    assert planned(source, start, source.latestOffset(start, ALL)) == {"p": (5, 10)}
+
+
+@pytest.mark.parametrize("way", [{}, {"assign": '{"in": ["p"]}', "subscribe": ""}, {"groupId": "g"}])
+def test_a_query_survives_the_deletion_of_its_queue_if_told_to(client: Client, dsn: str, way: dict[str, str]) -> None:
+    client.push("in", [b"a"] * 5, partition="p")
+    options = {name: value for name, value in ({"subscribe": "in"} | way).items() if value}
+    chosen = {"url": dsn, "startingOffsets": "earliest", "failOnDataLoss": "false", **options}
+    source = StreamReader(read_options(chosen, streaming=True))
+    start = source.initialOffset()
+    first = source.latestOffset(start, ALL)
+    client.delete("in")
+    # The batch that was planned reads nothing, and still says which snapshot it reads.
+    (task,) = source.partitions(start, first)
+    assert isinstance(task, Task)
+    assert (task.pages, task.first) == ([], True)
+    restarted = StreamReader(read_options(chosen, streaming=True))
+    restarted.prepareForTriggerAvailableNow()
+    for one in (source, restarted):
+        assert one.latestOffset(first, ALL) == first
+    client.push("in", [b"b"] * 2, partition="p")
+    if "assign" not in way:
+        second = source.latestOffset(first, ALL)
+        assert planned(source, first, second) == {"p": (0, 2)}
+
+
+def test_a_queue_that_does_not_exist_is_an_error_where_a_query_begins(client: Client, dsn: str) -> None:
+    source = reader(dsn, failOnDataLoss="false", subscribe="typo")
+    source.prepareForTriggerAvailableNow()
+    with pytest.raises(NotFound, match='no queue "typo"'):
+        source.latestOffset(source.initialOffset(), ALL)
+
+
+def test_a_deleted_queue_is_an_error_unless_told_otherwise(client: Client, dsn: str) -> None:
+    client.push("in", b"a", partition="p")
+    source = reader(dsn)
+    at = source.latestOffset(source.initialOffset(), ALL)
+    client.delete("in")
+    with pytest.raises(NotFound, match='no queue "in"'):
+        source.latestOffset(at, ALL)
+
+
+def test_a_queue_that_is_deleted_during_its_batch_does_not_end_a_query_of_a_pattern(client: Client, dsn: str) -> None:
+    for queue in ("a1", "a2"):
+        client.push(queue, [b"a"] * 2, partition="p")
+    chosen = {"url": dsn, "subscribePattern": "a.", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    source = StreamReader(read_options({**chosen, "groupId": "g"}, streaming=True))
+    first = source.latestOffset(source.initialOffset(), ALL)
+    client.delete("a1")
+    assert source.latestOffset(first, ALL) == first
+    assert client.lag("a2", "g") == 0
+
+
+def test_a_checkpoint_that_went_back_gets_the_next_batch_again_wherever_that_was_published(
+    client: Client, dsn: str
+) -> None:
+    client.push("in", [b"a"] * 10, partition="p")
+    source = reader(dsn, maxOffsetsPerTrigger="5")
+    first = source.latestOffset(source.initialOffset(), ReadMaxRows(5))
+    second = source.latestOffset(first, ReadMaxRows(5))
+    client.push("in", [b"b"] * 10, partition="q")
+    again = reader(dsn, maxOffsetsPerTrigger="5")
+    assert again.latestOffset(first, ReadMaxRows(5)) == second
+    assert planned(again, first, second) == {"p": (5, 10)}
+
+
+def test_of_two_queries_with_one_group_the_former_is_refused(client: Client, dsn: str) -> None:
+    client.push("in", [b"a"] * 4, partition="p")
+    slow, fast = reader(dsn, groupId="g", maxOffsetsPerTrigger="1"), reader(dsn, groupId="g")
+    at = slow.latestOffset(slow.initialOffset(), ReadMaxRows(1))
+    end = fast.latestOffset(fast.initialOffset(), ALL)
+    assert fast.latestOffset(end, ALL) == end
+    with pytest.raises(PenstockError, match="follows another query by now"):
+        slow.latestOffset(at, ReadMaxRows(1))
+    assert client.lag("in", "g") == 0
+    # Started again, it has the group, and retention waits for it.
+    again = reader(dsn, groupId="g", maxOffsetsPerTrigger="1")
+    again.latestOffset(at, ReadMaxRows(1))
+    assert client.lag("in", "g") == 3
+
+
+def test_spark_is_told_how_far_a_query_is_behind(client: Client, dsn: str) -> None:
+    client.push("in", [b"a"] * 10, partition="p")
+    client.push("in", [b"a"] * 2, partition="q")
+    source = reader(dsn, maxOffsetsPerTrigger="6")
+    at = source.latestOffset(source.initialOffset(), ReadMaxRows(6))
+    assert source.reportLatestOffset() == {
+        "partitions": 2,
+        "latestOffsets": 12,
+        "offsetsBehindLatest": 6,
+        "minOffsetsBehindLatest": 0,
+        "maxOffsetsBehindLatest": 6,
+        "avgOffsetsBehindLatest": 3.0,
+    }
+    source.latestOffset(at, ReadMaxRows(6))
+    report = source.reportLatestOffset()
+    assert report is not None
+    assert report["offsetsBehindLatest"] == 0
+
+
+def test_a_batch_waits_for_a_least_number_of_messages_for_so_long(client: Client, dsn: str) -> None:
+    client.push("in", [b"a"] * 3, partition="p")
+    source = reader(dsn, minOffsetsPerTrigger="4", maxTriggerDelay="1h")
+    limit = source.getDefaultReadLimit()
+    start = source.initialOffset()
+    assert source.latestOffset(start, limit) == start
+    client.push("in", b"b", partition="q")
+    first = source.latestOffset(start, limit)
+    assert planned(source, start, first) == {"p": (0, 3), "q": (0, 1)}
+    client.push("in", b"b", partition="q")
+    assert source.latestOffset(first, limit) == first
+    # A trigger that wants all, one that reads to an end, and one that has waited for long enough, do not wait.
+    assert source.latestOffset(first, ALL) != first
+    impatient = reader(dsn, minOffsetsPerTrigger="4", maxTriggerDelay="0s")
+    assert impatient.latestOffset(start, limit) != start
+    bounded = reader(dsn, minOffsetsPerTrigger="40")
+    bounded.prepareForTriggerAvailableNow()
+    assert bounded.latestOffset(start, limit) != start
+
+
+def test_a_stream_starts_at_a_moment_of_each_partition(client: Client, dsn: str) -> None:
+    for partition in ("p", "q"):
+        client.push("in", b"a", partition=partition)
+    client.push("in", b"b", partition="p")
+    moment = client.read("in", "p")[1].timestamp
+    client.push("in", b"b", partition="q")
+    source = StreamReader(
+        read_options(
+            {
+                "url": dsn,
+                "subscribe": "in",
+                "startingOffsetsByTimestamp": json.dumps({"in": {"p": moment.isoformat()}}),
+            },
+            streaming=True,
+        )
+    )
+    start = source.initialOffset()
+    assert planned(source, start, source.latestOffset(start, ALL)) == {"p": (1, 2), "q": (0, 2)}
+
+
+def test_a_database_that_is_down_is_named_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.spark.streaming.START_PATIENCE", 0.1)
+    source = reader("postgresql://nobody@127.0.0.1:1/nothing")
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        source.prepareForTriggerAvailableNow()
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        source.latestOffset(source.initialOffset(), ALL)

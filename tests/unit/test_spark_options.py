@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock import InvalidInput, SetupError
-from penstock.spark.options import EARLIEST, LATEST, READ_OPTIONS, read_options, write_options
+from penstock.spark.options import EARLIEST, LATEST, READ_OPTIONS, check_read_options, read_options, write_options
 from penstock.spark.sessions import check_version
 
 URL = "postgresql://ada:secret@db/penstock"
@@ -33,6 +33,19 @@ BAD = {
     "no bytes": ({"subscribe": "a", "maxBytesPerTrigger": "1x"}, "a number of bytes"),
     "no flag": ({"subscribe": "a", "failOnDataLoss": "maybe"}, "true or false"),
     "an empty name": ({"subscribe": "a,,b"}, "queue names with commas"),
+    "offsets by time and a time": (
+        {"subscribe": "a", "startingTimestamp": "1", "startingOffsetsByTimestamp": '{"a": {"p": 1}}'},
+        "give startingTimestamp or startingOffsetsByTimestamp, not both",
+    ),
+    "no moments": ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a": 1}'}, "it must be JSON such as"),
+    "no moment": ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"p": "x"}}'}, "milliseconds since 1970"),
+    "an ending time of a stream": ({"subscribe": "a", "endingTimestamp": "1"}, "a stream has no end"),
+    "a delay for nothing": ({"subscribe": "a", "maxTriggerDelay": "1m"}, "give that too"),
+    "no delay": ({"subscribe": "a", "minOffsetsPerTrigger": "1", "maxTriggerDelay": "soon"}, "such as 30s, 15m or 1h"),
+    "a least above the most": (
+        {"subscribe": "a", "minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"},
+        "minOffsetsPerTrigger is 2, and maxOffsetsPerTrigger 1",
+    ),
     "an empty assignment": ({"assign": '{"a": []}'}, "it must be JSON such as"),
 }
 
@@ -45,7 +58,7 @@ def test_a_stream_refuses(given: dict[str, str], said: str) -> None:
     assert "secret" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("option", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
+@pytest.mark.parametrize("option", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"])
 def test_a_batch_refuses_what_is_for_streams(option: str) -> None:
     with pytest.raises(InvalidInput, match=f"{option} is for streams"):
         read_options({"subscribe": "a", option: "1"}, streaming=False)
@@ -55,6 +68,33 @@ def test_a_batch_refuses_what_is_for_streams(option: str) -> None:
 def test_a_batch_refuses_to_read_nothing(given: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match="nothing to read"):
         read_options({"subscribe": "a", **given}, streaming=False)
+
+
+def test_before_anybody_knows_whether_it_is_a_batch_or_a_stream_what_suits_neither_is_refused() -> None:
+    check_read_options({"subscribe": "a", "maxOffsetsPerTrigger": "1", "startingOffsets": "latest"})
+    check_read_options({"subscribe": "a", "endingTimestamp": "1"})
+    with pytest.raises(InvalidInput, match="unknown option topic"):
+        check_read_options({"subscribe": "a", "topic": "b"})
+    with pytest.raises(InvalidInput, match="a batch reads its whole range at once"):
+        check_read_options({"subscribe": "a", "endingTimestamp": "1", "maxOffsetsPerTrigger": "1"})
+
+
+def test_times_of_partitions_are_read() -> None:
+    options = read_options(
+        {
+            "subscribe": "a",
+            "startingOffsetsByTimestamp": '{"a": {"p": 1000, "q": "2026-01-31T12:00:00+00:00"}}',
+            "endingTimestamp": "2000",
+        },
+        streaming=False,
+    )
+    assert options.starting_times == {
+        "a": {"p": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), "q": datetime(2026, 1, 31, 12, tzinfo=UTC)}
+    }
+    assert options.ending_time == datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
+    waiting = {"subscribe": "a", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "90s"}
+    assert read_options(waiting, streaming=True).max_delay == 90
+    assert read_options({"subscribe": "a", "minOffsetsPerTrigger": "5"}, streaming=True).max_delay == 900
 
 
 def test_a_stream_begins_at_the_end_and_a_batch_at_the_beginning() -> None:

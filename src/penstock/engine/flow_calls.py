@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.engine.calls import Call, Row, names, nothing, scalar
-from penstock.engine.stage_calls import Published
+from penstock.engine.stage_calls import Published, Sent
 
 
 class FlowInfo(msgspec.Struct, frozen=True):
@@ -180,15 +180,26 @@ def stage_letters(stage: int, group: str, letters: Sequence[Letter], *, of_sourc
     )
 
 
-def publish(group: str, writer: str, run: str, epoch: int, stages: Sequence[tuple[int, int]]) -> Call[Published]:
+def publish(
+    group: str, writer: str, run: str, epoch: int, stages: Sequence[tuple[int, int]], sent: Sent | None = None
+) -> Call[Published]:
     """Publish an epoch with its dead letters and the progress of its group."""
 
     def parse(rows: Sequence[Row]) -> Published:
         return Published(*rows[0][:3])
 
     return Call(
-        "SELECT * FROM penstock.publish_epoch(%s::text, %s::text, %s::text, %s::bigint, %s::bigint[], %s::bigint[])",
-        (group, writer, run, epoch, [stage_id for stage_id, _ in stages], [messages for _, messages in stages]),
+        "SELECT * FROM penstock.publish_epoch(%s::text, %s::text, %s::text, %s::bigint, %s::bigint[], %s::bigint[], "
+        "%s::text, %s::text)",
+        (
+            group,
+            writer,
+            run,
+            epoch,
+            [stage_id for stage_id, _ in stages],
+            [messages for _, messages in stages],
+            *(sent or Sent()),
+        ),
         parse,
         True,
     )

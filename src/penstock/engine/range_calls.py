@@ -40,6 +40,7 @@ class SnapshotRow(NamedTuple):
 
     snapshot_id: int
     depth: int
+    lineage: int
     ids: list[int]
     starts: list[int]
     ends: list[int]
@@ -54,6 +55,13 @@ class SnapshotName(NamedTuple):
     token: str
 
 
+class SavedSnapshot(NamedTuple):
+    """A snapshot that was saved, and its lineage: the id of the query's first one."""
+
+    name: SnapshotName
+    lineage: int
+
+
 class Advanced(NamedTuple):
     """How many positions moved, and how many partitions were busy."""
 
@@ -61,11 +69,17 @@ class Advanced(NamedTuple):
     busy: int
 
 
-def heads(queues: Sequence[str] | None, pattern: str | None, floors: bool, reader: str | None = None) -> Call[Heads]:
+def heads(
+    queues: Sequence[str] | None,
+    pattern: str | None,
+    floors: bool,
+    reader: str | None = None,
+    skip_missing: bool = False,
+) -> Call[Heads]:
     """Look where all partitions of some queues stand, and the private lanes of a group."""
     return Call(
-        "SELECT * FROM penstock.source_heads(%s::text[], %s::text, %s::boolean, %s::text)",
-        (None if queues is None else list(queues), pattern, floors, reader),
+        "SELECT * FROM penstock.source_heads(%s::text[], %s::text, %s::boolean, %s::text, %s::boolean)",
+        (None if queues is None else list(queues), pattern, floors, reader, skip_missing),
         lambda rows: Heads(*[column or [] for column in rows[0]]),
         True,
     )
@@ -124,17 +138,17 @@ def read(ids: Sequence[int], starts: Sequence[int], stops: Sequence[int]) -> Cal
 
 
 def save_snapshot(
-    parent: int,
+    parent: SnapshotName | None,
     ranges: tuple[Sequence[int], Sequence[int], Sequence[int]],
     everything: tuple[Sequence[int], Sequence[int]] | None,
-) -> Call[SnapshotName]:
+) -> Call[SavedSnapshot]:
     """Keep how far a batch reads. Saved twice, because the connection broke, it leaves one that nobody knows."""
     all_ids, all_positions = (None, None) if everything is None else map(list, everything)
     return Call(
-        "SELECT * FROM penstock.save_snapshot(%s::bigint, %s::bigint[], %s::bigint[], %s::bigint[], "
+        "SELECT * FROM penstock.save_snapshot(%s::bigint, %s::text, %s::bigint[], %s::bigint[], %s::bigint[], "
         "%s::bigint[], %s::bigint[])",
-        (parent, *map(list, ranges), all_ids, all_positions),
-        lambda rows: SnapshotName(*rows[0]),
+        (*(parent or (0, None)), *map(list, ranges), all_ids, all_positions),
+        lambda rows: SavedSnapshot(SnapshotName(*rows[0][:2]), rows[0][2]),
         True,
     )
 
@@ -149,13 +163,18 @@ def chain(name: SnapshotName, down_to: int | None) -> Call[list[SnapshotRow]]:
     )
 
 
-def published_child(snapshot_id: int) -> Call[SnapshotName | None]:
-    """Return the snapshot that a penstock sink has published after this one."""
+def next_snapshot(snapshot_id: int) -> Call[SnapshotName | None]:
+    """Return the snapshot that was saved after this one."""
 
     def parse(rows: Sequence[Row]) -> SnapshotName | None:
         return SnapshotName(*rows[0]) if rows else None
 
-    return Call("SELECT * FROM penstock.published_child(%s::bigint)", (snapshot_id,), parse, True)
+    return Call("SELECT * FROM penstock.next_snapshot(%s::bigint)", (snapshot_id,), parse, True)
+
+
+def keep_snapshot(snapshot_id: int) -> Call[None]:
+    """Say that a query still goes on from a snapshot."""
+    return Call("SELECT penstock.keep_snapshot(%s::bigint)", (snapshot_id,), nothing, True)
 
 
 def note_epoch(writer: str, run: str, epoch: int, snapshot_id: int) -> Call[None]:
@@ -175,11 +194,19 @@ def ensure_reader(queue: str, group: str) -> Call[None]:
     return Call("SELECT penstock.ensure_reader(%s::text, %s::text)", (queue, group), nothing, True)
 
 
-def advance(queue: str, group: str, ids: Sequence[int], offsets: Sequence[int]) -> Call[Advanced]:
-    """Tell how far an external group has read."""
-    parameters: tuple[Any, ...] = (queue, group, list(ids), list(offsets))
+def advance(
+    queue: str,
+    group: str,
+    ids: Sequence[int],
+    offsets: Sequence[int],
+    lineage: int | None = None,
+    takes_over: bool = False,
+) -> Call[Advanced]:
+    """Tell how far an external group has read; `lineage` is the reader that the group follows."""
+    parameters: tuple[Any, ...] = (queue, group, list(ids), list(offsets), lineage, takes_over)
     return Call(
-        "SELECT * FROM penstock.advance_reader(%s::text, %s::text, %s::bigint[], %s::bigint[])",
+        "SELECT * FROM penstock.advance_reader(%s::text, %s::text, %s::bigint[], %s::bigint[], %s::bigint, "
+        "%s::boolean)",
         parameters,
         lambda rows: Advanced(*rows[0]),
         True,

@@ -99,15 +99,32 @@ def stage(stage_id: int, first: int, part: Part) -> Call[None]:
     )
 
 
-def publish(writer: str, run: str, epoch: int, stages: Sequence[tuple[int, int]]) -> Call[Published]:
+class Sent(NamedTuple):
+    """Where an epoch goes: the queue, empty where rows name theirs. And what it reads, in words that tell it apart."""
+
+    target: str | None = None
+    reading: str | None = None
+
+
+def publish(
+    writer: str, run: str, epoch: int, stages: Sequence[tuple[int, int]], sent: Sent | None = None
+) -> Call[Published]:
     """Publish an epoch: stages and how many messages each has, in the order in which they shall lie."""
 
     def parse(rows: Sequence[Row]) -> Published:
         return Published(*rows[0])
 
     return Call(
-        "SELECT * FROM penstock.publish_stages(%s::text, %s::text, %s::bigint, %s::bigint[], %s::bigint[])",
-        (writer, run, epoch, [stage_id for stage_id, _ in stages], [messages for _, messages in stages]),
+        "SELECT * FROM penstock.publish_stages(%s::text, %s::text, %s::bigint, %s::bigint[], %s::bigint[], %s::text, "
+        "%s::text)",
+        (
+            writer,
+            run,
+            epoch,
+            [stage_id for stage_id, _ in stages],
+            [messages for _, messages in stages],
+            *(sent or Sent()),
+        ),
         parse,
         True,
     )

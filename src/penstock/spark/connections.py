@@ -1,13 +1,15 @@
 """Connections of a Spark process: one small pool per database, kept for as long as the process lives.
 
 Spark's Python processes serve one task after another, and there may be many of them. A database that is away for a
-while, for a restart, is waited for: an error here would end the query.
+while, for a restart, is waited for: an error here would end the query. Where nothing has begun yet, somebody waits for
+an answer, and an address that is wrong shall say so soon.
 """
 
 import os
 import time
 from typing import TypeVar
 
+from penstock.engine import stage_calls
 from penstock.engine.calls import Call
 from penstock.engine.database import Database
 from penstock.engine.retries import pauses
@@ -17,6 +19,7 @@ from penstock.spark.options import Target
 
 # How long a database may be away.
 PATIENCE = 120.0
+START_PATIENCE = 10.0
 _CALL_TIMEOUT = 300.0
 
 T = TypeVar("T")
@@ -34,6 +37,11 @@ def run(target: Target, call: Call[T], patience: float = PATIENCE) -> T:
             if isinstance(error, TimedOut) or pause is None or not call.repeatable:
                 raise
             time.sleep(pause)
+
+
+def require_database(target: Target) -> None:
+    """Refuse a database that cannot be reached, before tasks wait for it."""
+    run(target, stage_calls.limits([]), START_PATIENCE)
 
 
 def close() -> None:

@@ -27,6 +27,11 @@ READ_OPTIONS = (
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
@@ -36,6 +41,8 @@ READ_OPTIONS = (
     "valueSchema",
     "messageColumn",
 )
+_STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 WRITE_OPTIONS = ("url", "queue", "groupId", "batchName")
 # What Spark itself puts among the options of a stream.
 _SPARKS_OWN = {"checkpointlocation", "queryname", "path"}
@@ -43,6 +50,7 @@ _SPARKS_OWN = {"checkpointlocation", "queryname", "path"}
 T = TypeVar("T")
 D = TypeVar("D")
 Offsets = dict[str, dict[str, int]]
+Moments = dict[str, dict[str, datetime]]
 
 
 @dataclass(frozen=True)
@@ -76,19 +84,26 @@ class ReadOptions:
     value_schema: dict[str, Any] | None = None
     message_column: str = "_message"
     most_tasks: int = MOST_TASKS
+    # A moment for each partition, or for all: `starting_time`, `ending_time`.
+    starting_times: Moments | None = None
+    ending_time: datetime | None = None
+    ending_times: Moments | None = None
+    min_offsets: int | None = None
+    max_delay: float = 15 * 60.0
 
 
 @dataclass(frozen=True)
 class WriteOptions:
     """Where to write; without a queue, each row names its own. With a group, an epoch has its progress in it too.
 
-    A batch that has a name is written once, however often it is run.
+    A batch that has a name is written once, however often it is run. The checkpoint is Spark's, of a stream.
     """
 
     target: Target
     queue: str | None
     group: str | None = None
     name: str | None = None
+    checkpoint: str | None = None
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int = MOST_TASKS) -> ReadOptions:
@@ -99,13 +114,18 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
         raise InvalidInput(
             f"give one of subscribe, subscribePattern and assign; {' and '.join(ways) if ways else 'none'} was given"
         )
-    for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
+    for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
         if name in known and not streaming:
             raise InvalidInput(f"{name} is for streams: a batch reads its whole range at once")
-    if "endingOffsets" in known and streaming:
-        raise InvalidInput("endingOffsets is for batches: a stream has no end")
-    if "startingTimestamp" in known and "startingOffsets" in known:
-        raise InvalidInput("give startingOffsets or startingTimestamp, not both")
+    for name in _ENDS:
+        if name in known and streaming:
+            raise InvalidInput(f"{name} is for batches: a stream has no end")
+    for names in (_STARTS, _ENDS):
+        both = [name for name in names if name in known]
+        if len(both) > 1:
+            raise InvalidInput(f"give {' or '.join(both)}, not both")
+    if "maxTriggerDelay" in known and "minOffsetsPerTrigger" not in known:
+        raise InvalidInput("maxTriggerDelay says how long a batch waits for minOffsetsPerTrigger: give that too")
     if streaming and "groupId" in known and "assign" in known:
         raise InvalidInput(
             "groupId follows whole queues, so it goes with subscribe or subscribePattern, not with assign"
@@ -114,6 +134,12 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
         raise InvalidInput("startingOffsets is committed, which is where a group stands: give groupId too")
     starting: int | Offsets = _take(known, "startingOffsets", _offsets, LATEST if streaming else EARLIEST)
     ending: int | Offsets = _take(known, "endingOffsets", _offsets, LATEST)
+    min_offsets = _take(known, "minOffsetsPerTrigger", _count, None)
+    max_offsets = _take(known, "maxOffsetsPerTrigger", _count, None)
+    if min_offsets is not None and max_offsets is not None and min_offsets > max_offsets:
+        raise InvalidInput(
+            f"minOffsetsPerTrigger is {min_offsets}, and maxOffsetsPerTrigger {max_offsets}: it must not be less"
+        )
     if not streaming and starting == LATEST:
         raise InvalidInput("startingOffsets is latest, but then a batch has nothing to read: use earliest or offsets")
     if ending in (EARLIEST, COMMITTED):
@@ -128,7 +154,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
         starting=starting,
         ending=ending,
         starting_time=_take(known, "startingTimestamp", _moment, None),
-        max_offsets=_take(known, "maxOffsetsPerTrigger", _count, None),
+        max_offsets=max_offsets,
         max_bytes=_take(known, "maxBytesPerTrigger", _bytes, None),
         min_partitions=_take(known, "minPartitions", _count, 1),
         fail_on_data_loss=_take(known, "failOnDataLoss", _flag, True),
@@ -137,14 +163,32 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
         value_schema=_take(known, "valueSchema", _value_schema, None),
         message_column=_take(known, "messageColumn", _name, "_message"),
         most_tasks=most_tasks,
+        starting_times=_take(known, "startingOffsetsByTimestamp", _moments, None),
+        ending_time=_take(known, "endingTimestamp", _moment, None),
+        ending_times=_take(known, "endingOffsetsByTimestamp", _moments, None),
+        min_offsets=min_offsets,
+        max_delay=_take(known, "maxTriggerDelay", _seconds, 15 * 60.0),
     )
+
+
+def check_read_options(given: Mapping[str, str]) -> None:
+    """Refuse options that suit neither a batch nor a stream, where nobody knows yet which of them it will be."""
+    refusals = []
+    for streaming in (False, True):
+        try:
+            read_options(given, streaming=streaming)
+        except InvalidInput as error:
+            refusals.append(error)
+    if len(refusals) == 2:
+        raise refusals[0]
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Check the options of a writer."""
     known = _known(given, WRITE_OPTIONS)
     queue, group, name = (_take(known, option, _name, None) for option in ("queue", "groupId", "batchName"))
-    return WriteOptions(_target(known), queue, group, name)
+    checkpoint = next((value for key, value in given.items() if key.lower() == "checkpointlocation"), None)
+    return WriteOptions(_target(known), queue, group, name, checkpoint)
 
 
 def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
@@ -241,6 +285,26 @@ def _moment(text: str) -> datetime:
             "it must be milliseconds since 1970, or a time with its zone such as 2026-01-31T12:00:00+00:00"
         )
     return moment
+
+
+def _moments(text: str) -> Moments:
+    hint = '{"orders": {"ada": 1769860800000}}'
+    value = _json(text, f"JSON such as {hint}")
+    if not all(isinstance(partitions, dict) for partitions in value.values()):
+        raise ValueError(f"it must be JSON such as {hint}")
+    return {
+        queue: {partition: _moment(str(moment)) for partition, moment in partitions.items()}
+        for queue, partitions in value.items()
+    }
+
+
+def _seconds(text: str) -> float:
+    units = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+    number = text.strip().lower().rstrip("mshdin")
+    unit = text.strip().lower()[len(number) :]
+    if unit not in units or not number.strip().isdigit():
+        raise ValueError("it must be a time such as 30s, 15m or 1h")
+    return int(number) * units[unit]
 
 
 def _count(text: str) -> int:

@@ -38,7 +38,10 @@ class Packer:
         """Return the queues that a table writes to."""
         if self._queue is not None:
             return [self._queue]
-        return [name for name in pc.unique(table["queue"].combine_chunks()).to_pylist() if name is not None]
+        names = _flat(table, "queue", pa.string())
+        if not _is_utf8(names):
+            _Rows(table, None, self._task, self._rows)
+        return [name for name in pc.unique(names).to_pylist() if name is not None]
 
     def pack(self, table: Any, limits: Mapping[str, Limits]) -> Iterator[Part]:
         """Pack a table of rows into parts; all of them are checked before the first."""
@@ -126,6 +129,7 @@ class _Rows:
         for name, column in (("key", self._keys), ("partition", self._partitions), ("queue", self._queues)):
             if column is None:
                 continue
+            self._require_utf8(name, column)
             bad = pc.or_(pc.equal(pc.binary_length(column), 0), pc.match_substring(column, "\0"))
             row = pc.index(bad, True).as_py()
             if row >= 0:
@@ -134,17 +138,28 @@ class _Rows:
                 )
         if self._headers is None:
             return
+        self._require_utf8("headers", self._headers)
         for text in pc.unique(self._headers).to_pylist():
             if text is None:
                 continue
-            try:
-                _headers_decoder.decode(text)
-            except msgspec.MsgspecError:
+            problem = _headers_problem(text)
+            if problem is not None:
                 row = pc.index(self._headers, pa.scalar(text)).as_py()
                 raise InvalidInput(
-                    f"{self._name(row)} has headers that are not a JSON object of texts: {text[:100]!r}; nothing was "
-                    "published"
-                ) from None
+                    f"{self._name(row)} has headers that {problem}: {text[:100]!r}; nothing was published"
+                )
+
+    def _require_utf8(self, name: str, column: Any) -> None:
+        """Refuse a text that is none, as Spark's `CAST(… AS STRING)` of other bytes makes it."""
+        if _is_utf8(column):
+            return
+        for row, value in enumerate(column.view(pa.binary()).to_pylist()):
+            if value is not None and not _decodes(value):
+                what = "headers that are" if name == "headers" else f"a {name} that is"
+                raise InvalidInput(
+                    f"{self._name(row)} has {what} not UTF-8: {value[:100]!r}; nothing was published. Write "
+                    f"bytes as text, base64(…) or hex(…) AS {name}."
+                )
 
     def _require(self, name: str, column: Any) -> None:
         if column.null_count:
@@ -153,9 +168,9 @@ class _Rows:
 
     def _name(self, row: int) -> str:
         found = [
-            f"{name} {column[row].as_py()!r}"
+            f"{name} {column[row].as_buffer().to_pybytes().decode(errors='backslashreplace')!r}"
             for name, column in (("queue", self._queues), ("partition", self._partitions), ("key", self._keys))
-            if column is not None and column[row].as_py() is not None
+            if column is not None and column[row].is_valid
         ]
         return f"row {self._before + row} of task {self._task} ({', '.join(found) or 'no queue'})"
 
@@ -225,7 +240,37 @@ def _flat(table: Any, name: str, kind: Any) -> Any:
     column = table[name].combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    if kind == pa.string() and column.type == pa.binary():
+        # Without a look at the bytes: whoever wants text looks at them, and names the row.
+        return column.view(kind)
     return column if column.type == kind else column.cast(kind)
+
+
+def _is_utf8(column: Any) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _decodes(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _headers_problem(text: str) -> str | None:
+    """Say why headers cannot be taken, as what PostgreSQL's jsonb does not take."""
+    try:
+        headers = _headers_decoder.decode(text)
+    except msgspec.MsgspecError:
+        return "are not a JSON object of texts"
+    if "\\u0000" in text and any("\0" in name or "\0" in value for name, value in headers.items()):
+        return "hold a NUL"
+    return None
 
 
 def _headers(table: Any) -> Any:
@@ -234,6 +279,11 @@ def _headers(table: Any) -> Any:
     column = table["headers"].combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+    if pa.types.is_map(column.type) and not _is_utf8(column):
+        # As bytes, among which whoever checks headers finds those that are no text.
+        rows = column.cast(pa.map_(pa.binary(), pa.binary())).to_pylist()
+        pairs = [None if row is None else [name + b"=" + (value or b"") for name, value in row] for row in rows]
+        column = pa.array([None if row is None else b", ".join(row) for row in pairs], pa.binary()).view(pa.string())
     if pa.types.is_map(column.type):
         texts = [None if row is None else msgspec.json.encode(dict(row)).decode() for row in column.to_pylist()]
         column = pa.array(texts, pa.string())

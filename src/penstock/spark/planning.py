@@ -90,6 +90,7 @@ def plan(options: ReadOptions, watch: Watch, ids: Numbers, starts: Numbers, stop
     ]
     if options.archive:
         tasks = plan_archived(options, places, _before(pages, ids, starts, stops)) + tasks
+    tasks = split(tasks, options.min_partitions)
     if options.group is not None:
         poison = run(
             options.target, flow_calls.find_poison(options.group, ids.tolist(), starts.tolist(), stops.tolist())
@@ -113,6 +114,45 @@ def plan_archived(options: ReadOptions, places: dict[int, Place], ranges: Ranges
         tasks[-1].archived.append(page)
         size += page.lies.bytes + _RANGE_WEIGHT
     return tasks
+
+
+def split(tasks: list[Task], at_least: int) -> list[Task]:
+    """Split the tasks with the most messages until there are enough, or no task has two; their order stays."""
+    tasks = list(tasks)
+    while 0 < len(tasks) < at_least:
+        index = max(range(len(tasks)), key=lambda index: tasks[index].messages)
+        if tasks[index].messages < 2:
+            break
+        tasks[index : index + 1] = _halves(tasks[index])
+    return tasks
+
+
+def _halves(task: Task) -> list[Task]:
+    """Cut a task in two: between its ranges, or in the middle of its only one."""
+    if len(task.archived) + len(task.pages) == 1:
+        archived = [half for page in task.archived for half in _archived_halves(page)]
+        pages = [half for page in task.pages for half in _page_halves(page)]
+        task = Task(pages, archived=archived)
+    cut = (len(task.archived) + len(task.pages)) // 2
+    rest = max(cut - len(task.archived), 0)
+    return [
+        Task(task.pages[:rest], archived=task.archived[:cut]),
+        Task(task.pages[rest:], archived=task.archived[cut:]),
+    ]
+
+
+def _page_halves(page: Page) -> list[Page]:
+    middle = (page.start + page.stop) // 2
+    return [page._replace(stop=middle, bytes=page.bytes // 2), page._replace(start=middle, bytes=page.bytes // 2)]
+
+
+def _archived_halves(page: ArchivedPage) -> list[ArchivedPage]:
+    lies = page.lies
+    middle, size = (lies.start + lies.stop) // 2, lies.bytes // 2
+    return [
+        page._replace(lies=lies._replace(stop=middle, bytes=size)),
+        page._replace(lies=lies._replace(start=middle, bytes=size, first_row=lies.first_row + middle - lies.start)),
+    ]
 
 
 def _before(pages: Sequence[PlannedPage], ids: Numbers, starts: Numbers, stops: Numbers) -> Ranges:

@@ -1,8 +1,9 @@
 """Where in the queues: which partitions there are, where they stand, and what offsets a reader begins and ends at."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,10 @@ from penstock.engine.calls import Place
 from penstock.engine.range_calls import Where
 from penstock.errors import InvalidInput, NotFound
 from penstock.spark import archives
-from penstock.spark.connections import run
-from penstock.spark.options import COMMITTED, EARLIEST, LATEST, Offsets, ReadOptions
+from penstock.spark.connections import PATIENCE, run
+from penstock.spark.options import COMMITTED, EARLIEST, LATEST, Moments, Offsets, ReadOptions
 
+T = TypeVar("T")
 Numbers = NDArray[np.int64]
 
 
@@ -67,11 +69,12 @@ class Watch:
         self._places: dict[int, Place] = {}
         self._assigned: Numbers | None = None
 
-    def look(self, *, floors: bool = False) -> Spans:
-        """Look where the partitions stand now."""
+    def look(self, *, floors: bool = False, skip_missing: bool = False, patience: float = PATIENCE) -> Spans:
+        """Look where the partitions stand now; what does not exist is an error, or is left out."""
         options = self._options
         queues = list(options.assigned) if options.assigned is not None else options.queues
-        seen = run(options.target, range_calls.heads(queues, options.pattern, floors, options.group))
+        call = range_calls.heads(queues, options.pattern, floors, options.group, skip_missing)
+        seen = run(options.target, call, patience)
         ids = numbers(seen.ids)
         order = np.argsort(ids)
         spans = Spans(ids[order], numbers(seen.floors)[order], numbers(seen.heads)[order])
@@ -79,9 +82,12 @@ class Watch:
             spans = Spans(spans.ids, self._with_archive(spans.ids, spans.floors), spans.heads)
         if options.assigned is None:
             return spans
-        if self._assigned is None:
-            self._assigned = self._assign(options.assigned, spans.ids)
-        mine = np.isin(spans.ids, self._assigned)
+        assigned = self._assigned
+        if assigned is None:
+            assigned = self._assign(options.assigned, spans.ids, skip_missing)
+            if len(assigned) == sum(map(len, options.assigned.values())):
+                self._assigned = assigned
+        mine = np.isin(spans.ids, assigned)
         return Spans(spans.ids[mine], spans.floors[mine], spans.heads[mine])
 
     def places(self, ids: Numbers) -> dict[int, Place]:
@@ -106,12 +112,14 @@ class Watch:
         lowered: list[int] = run(self._options.target, archive_calls.floors(ids.tolist(), floors.tolist()))
         return numbers(lowered)
 
-    def _assign(self, wanted: dict[str, list[str]], ids: Numbers) -> Numbers:
+    def _assign(self, wanted: dict[str, list[str]], ids: Numbers, skip_missing: bool) -> Numbers:
         by_place = {place: number for number, place in self.places(ids).items()}
         chosen = []
         for queue, names in wanted.items():
             for name in names:
                 if Place(queue, name) not in by_place:
+                    if skip_missing:
+                        continue
                     raise NotFound(f'queue "{queue}" has no partition "{name}", which assign names')
                 chosen.append(by_place[Place(queue, name)])
         return numbers(chosen)
@@ -121,10 +129,17 @@ class Watch:
         moment = self._options.starting_time
         if moment is not None:
             return np.maximum(self.at(spans.ids, moment), spans.floors)
+        if self._options.starting_times is not None:
+            found = self._times(self._options.starting_times, spans, spans.floors, "startingOffsetsByTimestamp")
+            return np.maximum(found, spans.floors)
         return self._offsets(self._options.starting, spans, "startingOffsets")
 
     def ending(self, spans: Spans) -> Numbers:
         """Return the offset that each partition is read up to."""
+        if self._options.ending_time is not None:
+            return self.at(spans.ids, self._options.ending_time)
+        if self._options.ending_times is not None:
+            return self._times(self._options.ending_times, spans, spans.heads, "endingOffsetsByTimestamp")
         return self._offsets(self._options.ending, spans, "endingOffsets")
 
     def _committed(self, spans: Spans) -> Numbers:
@@ -145,28 +160,42 @@ class Watch:
         }
         return np.minimum(found, [earlier.get(number, offset) for number, offset in zip(ids, found, strict=True)])
 
+    def _times(self, wanted: Moments, spans: Spans, others: Numbers, option: str) -> Numbers:
+        """Find where the moment of each partition lies; where there is none, take `others`."""
+        given = self._named(wanted, spans, option)
+        chosen = others.copy()
+        for moment in set(given.values()):
+            these = np.array([given.get(number) == moment for number in spans.ids.tolist()], dtype=bool)
+            chosen[these] = self.at(spans.ids[these], moment)
+        return chosen
+
+    def _named(self, wanted: Mapping[str, Mapping[str, T]], spans: Spans, option: str) -> dict[int, T]:
+        """Return by id what an option says of partitions by name; a name that is not read is refused."""
+        places = self.places(spans.ids)
+        given = {Place(queue, name): what for queue, names in wanted.items() for name, what in names.items()}
+        unknown = given.keys() - {places[number] for number in spans.ids.tolist()}
+        if unknown:
+            queue, name = min(unknown)
+            raise InvalidInput(f'{option} names partition "{name}" of queue "{queue}", which is not among those read')
+        return {number: given[places[number]] for number in spans.ids.tolist() if places[number] in given}
+
     def _offsets(self, wanted: int | Offsets, spans: Spans, option: str) -> Numbers:
         if wanted == COMMITTED:
             return self._committed(spans)
         if isinstance(wanted, int):
             return spans.floors if wanted == EARLIEST else spans.heads
-        places = self.places(spans.ids)
-        given = {Place(queue, name): offset for queue, names in wanted.items() for name, offset in names.items()}
-        unknown = given.keys() - {places[number] for number in spans.ids.tolist()}
-        if unknown:
-            queue, name = min(unknown)
-            raise InvalidInput(f'{option} names partition "{name}" of queue "{queue}", which is not among those read')
+        given = self._named(wanted, spans, option)
         # Whoever names some partitions wants all of the others.
         chosen = spans.floors.copy() if option == "startingOffsets" else spans.heads.copy()
         for index, number in enumerate(spans.ids.tolist()):
-            offset = given.get(places[number])
+            offset = given.get(number)
             if offset is None:
                 continue
             low, high = int(spans.floors[index]), int(spans.heads[index])
             if offset in (EARLIEST, LATEST):
                 offset = low if offset == EARLIEST else high
             elif not low <= offset <= high and self._options.fail_on_data_loss:
-                raise data_lost(places[number], offset, low, high)
+                raise data_lost(self.places(spans.ids)[number], offset, low, high)
             chosen[index] = min(max(offset, low), high)
         return chosen
 

@@ -1,14 +1,17 @@
 """Tells a group how far its query is, so that lag is true beside all other readers and retention waits.
 
-What a query asks to go on from is what Spark has committed. That is told here, and only what changed since.
+What a query asks to go on from is what Spark has committed. That is told here, and only what changed since. The group
+follows the query that started last: what that one tells first may be behind what the group had read before.
 """
 
 import time
 from collections import defaultdict
+from contextlib import suppress
 
 import numpy as np
 
 from penstock.engine import range_calls
+from penstock.errors import NotFound
 from penstock.spark.connections import run
 from penstock.spark.options import Target
 from penstock.spark.positions import Numbers, Positions, Watch
@@ -26,9 +29,10 @@ class Progress:
         self._group = group
         self._watch = watch
         self._told: Positions | None = None
+        self._owns = False
 
-    def tell(self, positions: Positions) -> None:
-        """Advance the group to where everything is done."""
+    def tell(self, positions: Positions, lineage: int | None) -> None:
+        """Advance the group to where everything is done; the lineage says whose progress it is, where there is one."""
         if self._group is None or self._told is positions:
             return
         ids, offsets = positions.ids, positions.offsets
@@ -36,13 +40,14 @@ class Progress:
             changed = self._told.get(ids, np.full(len(ids), -1, dtype=np.int64)) != offsets
             ids, offsets = ids[changed], offsets[changed]
         deadline = time.monotonic() + _BUSY_SECONDS
-        while len(ids) and self._advance(ids, offsets):
+        while len(ids) and self._advance(ids, offsets, lineage):
             if time.monotonic() > deadline:
                 return
             time.sleep(_BUSY_PAUSE)
         self._told = positions
+        self._owns = self._owns or (lineage is not None and len(ids) > 0)
 
-    def _advance(self, ids: Numbers, offsets: Numbers) -> int:
+    def _advance(self, ids: Numbers, offsets: Numbers, lineage: int | None) -> int:
         """Return how many partitions were busy."""
         places = self._watch.places(ids)
         by_queue: defaultdict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
@@ -53,7 +58,10 @@ class Progress:
                 numbers.append(number)
                 reached.append(offset)
         assert self._group is not None  # noqa: S101
-        return sum(
-            run(self._target, range_calls.advance(queue, self._group, numbers, reached)).busy
-            for queue, (numbers, reached) in by_queue.items()
-        )
+        busy = 0
+        for queue, (numbers, reached) in by_queue.items():
+            # A queue that was deleted has no lag either; whether that is an error, who looks at its partitions decides.
+            with suppress(NotFound):
+                call = range_calls.advance(queue, self._group, numbers, reached, lineage, not self._owns)
+                busy += run(self._target, call).busy
+        return busy

@@ -8,9 +8,10 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from penstock.engine import range_calls
 from penstock.engine.calls import Place
+from penstock.errors import InvalidInput
 from penstock.spark import archives
 from penstock.spark.aside import Aside
-from penstock.spark.connections import run
+from penstock.spark.connections import START_PATIENCE, run
 from penstock.spark.filters import Narrowing
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import PAGE_BYTES, Page, Task, plan
@@ -30,8 +31,10 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks."""
         watch = Watch(self.options)
-        spans = watch.look(floors=True)
-        starts, stops = self._narrowed(watch, spans, watch.starting(spans), watch.ending(spans))
+        spans = watch.look(floors=True, patience=START_PATIENCE)
+        starts, stops = watch.starting(spans), watch.ending(spans)
+        _require_order(watch, spans.ids, starts, stops)
+        starts, stops = self._narrowed(watch, spans, starts, stops)
         planned = plan(self.options, watch, spans.ids, starts, stops)
         if self.options.fail_on_data_loss:
             _require_all(watch, planned, spans.ids, starts, stops)
@@ -105,6 +108,18 @@ def messages(options: ReadOptions, task: Task) -> Iterator[Any]:
             yield from _dropped(options, pages, slices)
         if slices:
             yield record_batch(slices, pages)
+
+
+def _require_order(watch: Watch, ids: Numbers, starts: Numbers, stops: Numbers) -> None:
+    """Refuse a range that begins after its end."""
+    over = np.flatnonzero(starts > stops)
+    if len(over):
+        index = int(over[0])
+        place = watch.places(ids)[int(ids[index])]
+        raise InvalidInput(
+            f'the range of partition "{place.partition}" of "{place.queue}" starts at offset {int(starts[index])}, '
+            f"after its end at {int(stops[index])}: look at the options that say where to start and to end"
+        )
 
 
 def _require_all(watch: Watch, tasks: list[Task], ids: Numbers, starts: Numbers, stops: Numbers) -> None:

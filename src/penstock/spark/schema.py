@@ -40,6 +40,23 @@ def check_columns(names: Sequence[str], queue: str | None, group: str | None = N
         )
 
 
+def check_types(schema: "StructType") -> None:
+    """Refuse columns of a type that cannot be written; numbers and times are taken as names and keys, as their text."""
+    for field in schema.fields:
+        # Without a string's collation.
+        kind = field.dataType.simpleString().split(" ")[0]
+        if field.name == "value" and kind not in ("string", "binary"):
+            raise InvalidInput(
+                f"column value is {kind}, and must be string or binary: write to_json(…) or CAST(… AS STRING) AS value"
+            )
+        if field.name == "headers" and kind not in ("string", "map<string,string>", "void"):
+            raise InvalidInput(
+                f"column headers is {kind}, and must be map<string,string> or the JSON of one as a string"
+            )
+        if field.name in ("queue", "partition", "key") and kind.startswith(("struct<", "array<", "map<")):
+            raise InvalidInput(f"column {field.name} is {kind}, and must be a string")
+
+
 def value_columns(text: str, message_column: str) -> "StructType":
     """Return the columns of a schema's JSON, all of which may be null, and one that says which message it was."""
     from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType

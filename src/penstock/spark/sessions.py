@@ -2,9 +2,12 @@
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.errors import MissingExtra, SetupError
@@ -35,6 +38,7 @@ def register(spark: "SparkSession", *, push_filters: bool = False) -> None:
     has no filter or another one.
     """
     check_version(spark.version)
+    _ensure_python(spark)
     from penstock.spark.source import PenstockSource, PlainSource
 
     if push_filters:
@@ -70,6 +74,46 @@ def session(
         spark = builder.getOrCreate()
     register(spark, push_filters=push_filters)
     return spark
+
+
+def _ensure_python(spark: "SparkSession") -> None:
+    """See to it that the Python of Spark's processes is one that has penstock.
+
+    Unless PYSPARK_PYTHON says otherwise, Spark starts the first `python3` on PATH, which in a virtualenv that was not
+    activated is another one than that which runs this.
+    """
+    from pyspark.errors import PySparkException
+
+    try:
+        context = spark.sparkContext
+    except PySparkException:
+        # Connect's server has a Python of its own, of which nobody here knows.
+        return
+    chosen = str(context.pythonExec)
+    if _has_penstock(chosen):
+        return
+    if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
+        # What is registered from now on is run by it.
+        context.pythonExec = sys.executable
+        return
+    raise SetupError(
+        f"Spark runs Python as {chosen}, which has no penstock, or is not there. Before the session starts, set the "
+        f"variable PYSPARK_PYTHON to a Python that has penstock on every node; here that is {sys.executable}"
+    )
+
+
+def _has_penstock(python: str) -> bool:
+    found = shutil.which(python)
+    if found is None:
+        return False
+    # Not the files behind: the links of a virtualenv lead to a Python that has none of its packages.
+    if Path(found).absolute() == Path(sys.executable).absolute():
+        return True
+    try:
+        finished = subprocess.run([found, "-c", "import penstock.spark"], capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return finished.returncode == 0
 
 
 def _most_tasks(spark: "SparkSession") -> int:

@@ -14,8 +14,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidInput
-from penstock.spark.options import MOST_TASKS, WriteOptions, read_options, write_options
-from penstock.spark.schema import DDL, check_columns, value_columns
+from penstock.spark.options import MOST_TASKS, WriteOptions, check_read_options, read_options, write_options
+from penstock.spark.schema import DDL, check_columns, check_types, value_columns
 
 
 class PlainSource(DataSource):
@@ -30,7 +30,11 @@ class PlainSource(DataSource):
         return "penstock"
 
     def schema(self) -> str | StructType:
-        """Return the columns: those of a message, or those that its value has."""
+        """Return the columns: those of a message, or those that its value has.
+
+        Spark asks for them when a reader is loaded, so what is wrong with its options is said there already.
+        """
+        check_read_options(self.options)
         text = next((value for name, value in self.options.items() if name.lower() == "valueschema"), None)
         if text is None:
             return DDL
@@ -51,16 +55,21 @@ class PlainSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes a batch."""
+        from penstock.spark.connections import require_database
         from penstock.spark.writing import BatchWriter
 
         if overwrite:
             raise InvalidInput("a log is appended to: use mode('append')")
-        return BatchWriter(self._write_options(schema))
+        options = self._write_options(schema)
+        require_database(options.target)
+        return BatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return what writes a stream."""
         from penstock.spark.writing import StreamWriter
 
+        if overwrite:
+            raise InvalidInput("a log is appended to: use outputMode('append') or outputMode('update'), not complete")
         options = self._write_options(schema)
         if options.name is not None:
             raise InvalidInput("batchName is for batches: a stream has its checkpoint")
@@ -69,6 +78,7 @@ class PlainSource(DataSource):
     def _write_options(self, schema: StructType) -> WriteOptions:
         options = write_options(self.options)
         check_columns(schema.fieldNames(), options.queue, options.group)
+        check_types(schema)
         return options
 
 

@@ -1,8 +1,8 @@
 """Reading a stream. Spark's checkpoint holds the id of a snapshot; the positions themselves lie in the database.
 
 So a checkpoint of a hundred thousand partitions is as small as one of ten. A snapshot says what the batch that ends at
-it reads. Where a query comes back to a snapshot whose next one has reached a penstock sink already, because its
-checkpoint went back, it is given that very one again: the same messages under the same epoch.
+it reads. Where a query comes back to a snapshot that has a next one already, because its checkpoint went back, it is
+given that very one again: the same messages under the same epoch, whichever sink that epoch may have reached.
 """
 
 import time
@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -24,7 +25,7 @@ from penstock.engine.range_calls import SnapshotName
 from penstock.errors import InvalidInput
 from penstock.spark.admission import share_bytes, share_messages
 from penstock.spark.aside import Aside
-from penstock.spark.connections import run
+from penstock.spark.connections import START_PATIENCE, run
 from penstock.spark.jobs import current_job
 from penstock.spark.options import COMMITTED, EARLIEST, ReadOptions
 from penstock.spark.planning import Task, plan
@@ -39,6 +40,8 @@ _POLL_PAUSE = 0.02
 _AT_ONCE = 0.05
 # How often a snapshot has the positions of all partitions, and not only of those that moved.
 _FULL_EVERY = 100
+# How often a query that has nothing to read says that it still needs its snapshot.
+_KEEP_SECONDS = 24 * 3600.0
 
 Offset = dict[str, Any]
 _ORIGIN: Offset = {"snapshot": 0}
@@ -55,7 +58,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Positions | None = None
         self._nothing_at: float | None = None
         self._at: SnapshotName | None = None
+        self._kept = 0.0
+        self._lineage: int | None = None
         self._depth = 0
+        self._seen: Spans | None = None
+        self._batch_at = time.monotonic()
         self._positions = _NOTHING
         self._saved: tuple[int, SnapshotName, tuple[Numbers, Numbers, Numbers]] | None = None
 
@@ -72,14 +79,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember where the partitions end now: this run goes no further."""
-        spans = self._watch.look()
+        # Whether queues may be missing, the first look of a new query decides.
+        spans = self._watch.look(skip_missing=True, patience=START_PATIENCE)
         self._until = Positions(spans.ids, spans.heads)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that the options set; a trigger that wants all at once says so instead."""
         if self.options.max_offsets is not None:
             return ReadMaxRows(self.options.max_offsets)
-        return ReadAllAvailable() if self.options.max_bytes is None else ReadMaxBytes(self.options.max_bytes)
+        if self.options.max_bytes is not None:
+            return ReadMaxBytes(self.options.max_bytes)
+        return ReadAllAvailable() if self.options.min_offsets is None else ReadMinRows(self.options.min_offsets)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """Return where the next batch ends, or `start` when there is nothing to read."""
@@ -88,22 +98,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = _name(start)
         if before != self._at:
             self._load(before)
-            published = run(self.options.target, range_calls.published_child(before.snapshot_id))
-            if published is not None:
-                self._progress.tell(self._positions)
-                return _offset(published)
-        self._progress.tell(self._positions)
+            following = run(self.options.target, range_calls.next_snapshot(before.snapshot_id))
+            if following is not None:
+                self._progress.tell(self._positions, self._lineage)
+                return _offset(following)
+        self._keep(before)
+        self._progress.tell(self._positions, self._lineage)
         began = time.monotonic()
         paced = self._nothing_at is not None and began > self._nothing_at + _AT_ONCE
         deadline = began + (0 if paced or self._until is not None else _POLL_SECONDS)
         self._nothing_at = None
         while True:
             began = time.monotonic()
-            spans = self._watch.look()
+            self._seen = spans = self._watch.look(skip_missing=not self.options.fail_on_data_loss)
             self._check_lost(spans)
             ids, starts, ends = self._unread(spans, self._positions, limit)
-            if len(ids):
-                return self._save(before.snapshot_id, ids, starts, ends)
+            if len(ids) and not self._too_few(spans, limit):
+                return self._save(before, ids, starts, ends)
             now = time.monotonic()
             if now >= deadline:
                 self._nothing_at = now
@@ -118,6 +129,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = plan(self.options, self._watch, ids, starts, stops)
         if sum(task.messages for task in tasks) < int((stops - starts).sum()):
             tasks = plan(self.options, self._watch, ids, *self._present(ids, starts, stops))
+        # What was lost is told to the sink as well: an epoch reads its snapshot, whatever is left of that.
+        tasks = tasks or [Task([])]
         for index, task in enumerate(tasks):
             task.snapshot, task.first = end["snapshot"], index == 0
         return list(tasks)
@@ -152,20 +165,50 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Do nothing: Spark does not always call this."""
 
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        """Return what Spark shows as the latest offset: sums over all partitions, and how far the query is behind."""
+        spans = self._seen or self._watch.look(skip_missing=True)
+        behind = np.maximum(spans.heads - self._positions.get(spans.ids, np.zeros(len(spans.ids), dtype=np.int64)), 0)
+        return {
+            "partitions": len(spans.ids),
+            "latestOffsets": int(spans.heads.sum()),
+            "offsetsBehindLatest": int(behind.sum()),
+            "minOffsetsBehindLatest": int(behind.min()) if len(behind) else 0,
+            "maxOffsetsBehindLatest": int(behind.max(initial=0)),
+            "avgOffsetsBehindLatest": float(behind.mean()) if len(behind) else 0.0,
+        }
+
     def _begin(self, limit: ReadLimit) -> Offset:
         """Make the first snapshot, which settles where the query begins."""
-        spans = self._watch.look(floors=True)
+        self._seen = spans = self._watch.look(floors=True, patience=START_PATIENCE)
         begins = Positions(spans.ids, self._watch.starting(spans))
-        if self.options.group is not None:
-            self._progress.tell(begins)
         self._positions, self._depth = begins, -1
         ids, starts, ends = self._unread(spans, begins, limit)
-        if not len(ids) and self.options.starting in (EARLIEST, COMMITTED) and self.options.starting_time is None:
+        if self._too_few(spans, limit):
+            ids, starts, ends = ids[:0], starts[:0], ends[:0]
+        timed = self.options.starting_time or self.options.starting_times
+        if not len(ids) and self.options.starting in (EARLIEST, COMMITTED) and not timed:
             # Nothing to settle: the beginning is the same whenever we look.
+            self._progress.tell(begins, None)
             if self._until is None:
                 time.sleep(_POLL_SECONDS)
             return _ORIGIN
-        return self._save(0, ids, starts, ends)
+        saved = self._save(None, ids, starts, ends)
+        self._progress.tell(begins, self._lineage)
+        return saved
+
+    def _too_few(self, spans: Spans, limit: ReadLimit) -> bool:
+        """Say whether the batch shall wait for more messages, which it does for a while."""
+        least = self.options.min_offsets
+        if least is None or self._until is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        unread = int(np.maximum(spans.heads - self._positions.get(spans.ids, spans.floors), 0).sum())
+        return unread < least and time.monotonic() < self._batch_at + self.options.max_delay
+
+    def _keep(self, name: SnapshotName) -> None:
+        if time.monotonic() > self._kept:
+            run(self.options.target, range_calls.keep_snapshot(name.snapshot_id))
+            self._kept = time.monotonic() + _KEEP_SECONDS
 
     def _unread(self, spans: Spans, positions: Positions, limit: ReadLimit) -> tuple[Numbers, Numbers, Numbers]:
         """Return what there is to read, within the limits."""
@@ -186,24 +229,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ids, starts, ends = ids[some], starts[some], ends[some]
         return ids, starts, ends
 
-    def _save(self, parent: int, ids: Numbers, starts: Numbers, ends: Numbers) -> Offset:
+    def _save(self, parent: SnapshotName | None, ids: Numbers, starts: Numbers, ends: Numbers) -> Offset:
         positions = self._positions.moved(ids, ends)
         depth = self._depth + 1
         everything = (positions.ids.tolist(), positions.offsets.tolist()) if depth % _FULL_EVERY == 0 else None
         ranges = ids.tolist(), starts.tolist(), ends.tolist()
-        self._at = run(self.options.target, range_calls.save_snapshot(parent, ranges, everything))
+        self._at, self._lineage = run(self.options.target, range_calls.save_snapshot(parent, ranges, everything))
         self._positions, self._depth = positions, depth
-        self._saved = parent, self._at, (ids, starts, ends)
+        self._saved = parent.snapshot_id if parent else 0, self._at, (ids, starts, ends)
+        self._kept, self._batch_at = time.monotonic() + _KEEP_SECONDS, time.monotonic()
         return _offset(self._at)
 
     def _load(self, name: SnapshotName) -> None:
         """Find the positions of a snapshot that another process has saved."""
-        chain = run(self.options.target, range_calls.chain(name, None))
+        chain = run(self.options.target, range_calls.chain(name, None), START_PATIENCE)
         full = chain[-1]
         positions = Positions.of(full.all_ids or [], full.all_positions or [])
         for row in reversed(chain[:-1]):
             positions = positions.moved(numbers(row.ids), numbers(row.ends))
-        self._at, self._depth, self._positions = name, chain[0].depth, positions
+        self._at, self._depth, self._lineage, self._positions = name, chain[0].depth, chain[0].lineage, positions
 
     def _check_lost(self, spans: Spans) -> None:
         """Refuse to go on where a partition is gone, or ends before what was read of it, as after a restore."""
@@ -228,10 +272,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             low, high = (where.floor, where.head) if where else (0, 0)
             if low <= starts[index] and stops[index] <= high:
                 continue
-            # A new partition of which the first messages were dropped before anybody saw them.
-            lost = int(starts[index]) if starts[index] else low
-            if self.options.fail_on_data_loss and not (starts[index] == 0 and stops[index] <= high):
-                raise data_lost(self._watch.places(ids).get(number), lost, low, high)
+            if self.options.fail_on_data_loss:
+                raise data_lost(self._watch.places(ids).get(number), int(starts[index]), low, high)
             starts[index], stops[index] = max(int(starts[index]), low), min(int(stops[index]), high)
         return starts, stops
 

@@ -7,6 +7,7 @@ each epoch of a query; a batch is a query of one epoch. What nobody publishes is
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -81,7 +82,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         job = next((message.job for message in messages if isinstance(message, Staged)), None)
         if job is None:
             raise PenstockError(f"epoch {batchId} has no task that says which query it belongs to")
-        publish(self.options, job, messages)
+        publish(self.options, job, messages, reading(self.options.checkpoint, job.epoch))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give up what this run has staged for the epoch."""
@@ -162,14 +163,32 @@ class _Sender:
             self._sending.result()
 
 
-def publish(options: WriteOptions, job: Job, messages: list[WriterCommitMessage | None]) -> None:
+def reading(checkpoint: str | None, epoch: int) -> str | None:
+    """Return what all sources of an epoch read, as Spark wrote it to a checkpoint in a folder of this machine.
+
+    Sources in this database note what they read; of others, Kafka or a penstock elsewhere, nobody else tells.
+    """
+    if checkpoint is None or (":" in checkpoint and not checkpoint.startswith("file:")):
+        return None
+    try:
+        lines = Path(checkpoint.removeprefix("file:"), "offsets", str(epoch)).read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    # First come the version and the batch's own time, which is another one when the batch is planned again.
+    return "\n".join(lines[2:]) or None
+
+
+def publish(
+    options: WriteOptions, job: Job, messages: list[WriterCommitMessage | None], reading: str | None = None
+) -> None:
     """Publish what the tasks have staged, in the order of the tasks."""
+    sent = stage_calls.Sent(options.queue or "", reading)
     staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda message: message.task)
     stages = [(message.stage, message.messages) for message in staged if message.stage is not None]
     if options.group is None:
-        run(options.target, stage_calls.publish(job.writer, job.run, job.epoch, stages))
+        run(options.target, stage_calls.publish(job.writer, job.run, job.epoch, stages, sent))
     else:
-        run(options.target, flow_calls.publish(options.group, job.writer, job.run, job.epoch, stages))
+        run(options.target, flow_calls.publish(options.group, job.writer, job.run, job.epoch, stages, sent))
 
 
 def give_up(target: Target, messages: list[WriterCommitMessage | None]) -> None:

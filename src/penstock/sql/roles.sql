@@ -31,7 +31,7 @@ GRANT EXECUTE ON FUNCTION
     penstock.list_dead_letters, penstock.count_dead_letters,
     penstock.read, penstock.read_segments, penstock.get, penstock.get_segment,
     penstock.source_heads, penstock.source_places, penstock.offsets_at, penstock.plan_ranges, penstock.read_ranges,
-    penstock.spend_bytes, penstock.save_snapshot, penstock.snapshot_chain, penstock.published_child, penstock.note_epoch,
+    penstock.spend_bytes, penstock.save_snapshot, penstock.snapshot_chain, penstock.next_snapshot, penstock.keep_snapshot, penstock.note_epoch,
     penstock.archived_floors, penstock.plan_archived, penstock.archived_at, penstock.list_archives,
     penstock.ensure_reader, penstock.advance_reader, penstock.reader_positions,
     penstock.stage_dead_letters, penstock.archived_letters, penstock.copy_letters, penstock.find_poison, penstock.list_flows, penstock.list_actions,

@@ -8,7 +8,7 @@ from log.interleaving import PUSH_ONE, PUSHES, Running, mutate, push, without_sh
 from psycopg.conninfo import make_conninfo
 
 from databases import Connection, Connections
-from penstock import Client, Retryable
+from penstock import Client
 from penstock.engine import group_calls
 
 from .steps import (

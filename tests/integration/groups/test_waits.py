@@ -1,5 +1,7 @@
 """What a partition waits for can change while it waits: settings, limits, and the clock itself."""
 
+from typing import Any
+
 import pytest
 from log.interleaving import mutate, push
 
@@ -19,12 +21,13 @@ def test_a_wait_ends_when_its_setting_is_set_back(
     client: Client, sql: Connection, mode: str, setting: str, where: str
 ) -> None:
     create_group(sql, mode=mode)
-    waiting = {setting: 3600}
+    waiting: dict[str, Any] = {setting: 3600}
+    over: dict[str, Any] = {setting: 0}
     client.configure_group("q", "g", **waiting) if where == "group" else client.configure("q", **waiting)
     push(sql)
     assert pop(sql) is None
     assert newest(sql)[1] == "t"
-    client.configure_group("q", "g", **{setting: 0}) if where == "group" else client.configure("q", **{setting: 0})
+    client.configure_group("q", "g", **over) if where == "group" else client.configure("q", **over)
     sweep(sql)
     assert pop(sql) is not None
 

@@ -34,8 +34,10 @@ def snapshot(sql: Connection, stop: int, parent: int = 0, start: int = 0) -> int
         value(
             sql,
             "SELECT s.snapshot_id FROM penstock.partitions p CROSS JOIN LATERAL penstock.save_snapshot("
-            "%s, ARRAY[p.partition_id], ARRAY[%s::bigint], ARRAY[%s::bigint], ARRAY[p.partition_id], ARRAY[%s::bigint]"
+            "%s, (SELECT token FROM penstock.snapshots WHERE snapshot_id = %s), ARRAY[p.partition_id],"
+            " ARRAY[%s::bigint], ARRAY[%s::bigint], ARRAY[p.partition_id], ARRAY[%s::bigint]"
             ") s WHERE p.name = 'p' AND p.queue_id = (SELECT queue_id FROM penstock.queues WHERE name = 'in')",
+            parent,
             parent,
             start,
             stop,

@@ -29,14 +29,19 @@ def lag(sql: Connection) -> int:
     return int(value(sql, "SELECT lag FROM penstock.list_groups('q') WHERE name = 'spark'"))
 
 
-def save(sql: Connection, parent: int, ranges: dict[int, tuple[int, int]], full: bool = False) -> tuple[int, str]:
+def save(
+    sql: Connection, parent: int, ranges: dict[int, tuple[int, int]], full: bool = False, token: str | None = None
+) -> tuple[int, str]:
+    if token is None:
+        token = value(sql, "SELECT max(token) FROM penstock.snapshots WHERE snapshot_id = %s", parent)
     everything = list(ranges) if full else None
     positions = [end for _, end in ranges.values()] if full else None
-    ((number, token),) = sql.execute(
-        "SELECT * FROM penstock.save_snapshot(%s::bigint, %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],"
-        " %s::bigint[])",
+    ((number, saved),) = sql.execute(
+        "SELECT snapshot_id, snapshot_token FROM penstock.save_snapshot(%s::bigint, %s::text, %s::bigint[],"
+        " %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])",
         (
             parent,
+            token,
             list(ranges),
             [start for start, _ in ranges.values()],
             [end for _, end in ranges.values()],
@@ -44,7 +49,7 @@ def save(sql: Connection, parent: int, ranges: dict[int, tuple[int, int]], full:
             positions,
         ),
     ).fetchall()
-    return number, token
+    return number, saved
 
 
 def violations(sql: Connection) -> Rows:
@@ -204,15 +209,62 @@ def test_snapshots_far_back_are_removed(sql: Connection) -> None:
     assert left == [(other,), (second,), (third,)]
 
 
-def test_the_child_that_was_published_is_found_again(sql: Connection) -> None:
+def test_the_snapshot_that_comes_next_is_found_again_the_published_one_first(sql: Connection) -> None:
     first, _ = save(sql, 0, {1: (0, 5)}, full=True)
-    lost, published = save(sql, first, {1: (5, 6)}), save(sql, first, {1: (5, 8)})
-    query = "SELECT * FROM penstock.published_child(%s)"
+    query = "SELECT * FROM penstock.next_snapshot(%s)"
     assert sql.execute(query.encode(), (first,)).fetchall() == []
+    published, newest = save(sql, first, {1: (5, 6)}), save(sql, first, {1: (5, 8)})
+    assert sql.execute(query.encode(), (first,)).fetchall() == [newest]
     note(sql, published[0])
     publish(sql, {stage(sql, {"p": ["a"]}): 1})
     assert sql.execute(query.encode(), (first,)).fetchall() == [published]
-    assert lost[0] < published[0]
+
+
+def test_a_snapshot_is_saved_only_after_one_with_the_same_token(sql: Connection) -> None:
+    known, _ = save(sql, 0, {1: (0, 5)}, full=True)
+    with pytest.raises(errors.UndefinedObject, match=f"no snapshot {known} with token 00000000"):
+        save(sql, known, {1: (5, 6)}, token="00000000")
+
+
+def test_snapshots_of_a_query_that_nobody_goes_on_with_are_swept_away(sql: Connection) -> None:
+    abandoned, idle, busy = (save(sql, 0, {1: (0, 5)}, full=True)[0] for _ in range(3))
+    sql.execute("UPDATE penstock.snapshots SET created_at = created_at - interval '91 days'")
+    child, _ = save(sql, busy, {1: (5, 6)})
+    sql.execute("SELECT penstock.keep_snapshot(%s)", (idle,))
+    sql.execute("SELECT penstock.sweep_stages()")
+    left = sql.execute("SELECT snapshot_id FROM penstock.snapshots ORDER BY 1").fetchall()
+    assert left == [(idle,), (busy,), (child,)]
+    assert abandoned < idle
+
+
+def told(sql: Connection, offset: int, lineage: int, *, starts: bool = False) -> tuple[int, int]:
+    ((moved, busy),) = sql.execute(
+        "SELECT * FROM penstock.advance_reader('q', 'spark', %s::bigint[], %s::bigint[], %s::bigint, %s::boolean)",
+        ([ids(sql)["p"]], [offset], lineage, starts),
+    ).fetchall()
+    return moved, busy
+
+
+def test_a_group_follows_the_query_that_started_last_and_refuses_the_other(sql: Connection, client: Client) -> None:
+    client.push("q", ["a"] * 10, partition="p")
+    assert told(sql, 8, 1, starts=True) == (1, 0)
+    assert told(sql, 2, 2, starts=True) == (1, 0)
+    assert lag(sql) == 8
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="follows another query by now"):
+        told(sql, 9, 1)
+    assert told(sql, 3, 2) == (1, 0)
+    assert lag(sql) == 7
+    assert violations(sql) == []
+
+
+def test_retention_waits_for_a_slower_query_that_took_the_group_over(sql: Connection, client: Client) -> None:
+    client.create("q", retention_bytes=1)
+    for _ in range(4):
+        client.push("q", ["a", "b"], partition="p")
+    told(sql, 8, 1, starts=True)
+    told(sql, 2, 2, starts=True)
+    list(client.maintain())
+    assert client.partitions("q")[0].floor == 2
 
 
 def test_a_source_sees_the_queues_that_match_and_no_private_lanes(sql: Connection, client: Client) -> None:

@@ -1,14 +1,21 @@
--- penstock.advance_reader(queue_name, group_name, partition_ids, offsets)
+-- penstock.advance_reader(queue_name, group_name, partition_ids, offsets, lineage, takes_over)
 --
--- Tells how far an external group has read. Positions only go forward. A partition that somebody is pushing to is
--- passed over and counted: tell it again with the next call.
+-- Tells how far an external group has read. Positions only go forward, except for a reader that takes the group over. A
+-- partition that somebody is pushing to is passed over and counted: tell it again with the next call.
 --
--- Parameters: partition_ids, offsets - parallel arrays; all below an offset is done.
--- Returns: how many positions moved, and how many partitions were busy.
--- Calls: require_read_committed, ensure_reader, partition_span. Tables: consumer_groups, partitions (lock), journal
--- (insert, delete), ready (insert, delete).
+-- A group follows one reader. Where two queries tell the positions of one group, the one that started last has it, and
+-- the other is refused: retention would drop what the slower has still to read. The group of a flow is the flow's, which
+-- has rules of its own for who may publish.
+--
+-- Parameters: partition_ids, offsets - parallel arrays; all below an offset is done; lineage - the reader, by the
+-- snapshots that it keeps, or null; takes_over - whether it starts, and the group shall follow it from now on.
+-- Returns: how many positions moved, and how many partitions were busy; raises object_not_in_prerequisite_state when
+-- another reader has taken the group over.
+-- Calls: require_read_committed, ensure_reader, partition_span. Tables: consumer_groups (update), flows (read),
+-- partitions (lock), journal (insert, delete), ready (insert, delete).
 CREATE OR REPLACE FUNCTION penstock.advance_reader(
-    queue_name text, group_name text, partition_ids bigint[], offsets bigint[]
+    queue_name text, group_name text, partition_ids bigint[], offsets bigint[],
+    lineage bigint DEFAULT NULL, takes_over boolean DEFAULT false
 )
 RETURNS TABLE (moved bigint, busy bigint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -24,10 +31,24 @@ DECLARE
     levels smallint[];
     wanted bigint[];
     locked bigint[];
+    owner  bigint;
+    exact  boolean := false;
 BEGIN
     PERFORM penstock.require_read_committed('advance_reader');
     -- Against delete_group, which would not see what is appended here.
     PERFORM 1 FROM penstock.consumer_groups g WHERE g.group_id = reader FOR KEY SHARE;
+    IF advance_reader.lineage IS NOT NULL AND NOT EXISTS (SELECT 1 FROM penstock.flows f WHERE f.name = group_name) THEN
+        owner := (SELECT g.lineage FROM penstock.consumer_groups g WHERE g.group_id = reader);
+        IF owner <> advance_reader.lineage AND NOT takes_over THEN
+            RAISE EXCEPTION 'group "%" of queue "%" follows another query by now, which was started with the same groupId',
+                group_name, queue_name
+                USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Give each query a groupId of its own.';
+        END IF;
+        IF owner IS DISTINCT FROM advance_reader.lineage THEN
+            UPDATE penstock.consumer_groups g SET lineage = advance_reader.lineage WHERE g.group_id = reader;
+        END IF;
+        exact := takes_over;
+    END IF;
     levels := (SELECT q.priorities FROM penstock.queues q WHERE q.queue_id = queue);
     wanted := ARRAY(
         SELECT w.partition_id FROM unnest(partition_ids) w (partition_id)
@@ -60,6 +81,7 @@ BEGIN
             LIMIT 1
         ) j ON true
         WHERE j.version IS NULL OR least(w.position, s.head_offset) > j.committed
+           OR exact AND least(w.position, s.head_offset) < j.committed
     ), left_line AS (
         DELETE FROM penstock.ready y
         USING moving m, unnest(levels) v (level)

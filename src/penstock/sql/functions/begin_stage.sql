@@ -1,6 +1,8 @@
 -- penstock.begin_stage(writer, run, epoch)
 --
--- Begins a stage: room for what one attempt of one task writes, which nobody reads before it is published.
+-- Begins a stage: room for what one attempt of one task writes, which nobody reads before it is published. The commit
+-- waits for the disk, here and in stage_segments: a database that crashes must not take away what a task was told that it
+-- has, or the epoch could not be published.
 --
 -- Parameters: writer - the query's id, or that of a batch write; run - the id of this start of it; epoch - the number
 -- of the batch.

@@ -1,4 +1,4 @@
--- penstock.publish_epoch(group_name, writer, run, epoch, stage_ids, stage_messages)
+-- penstock.publish_epoch(group_name, writer, run, epoch, stage_ids, stage_messages, target, reading)
 --
 -- Publishes an epoch of a flow, in one transaction: the messages that its tasks have staged, the dead letters that
 -- they and its sources have, and how far its group has read. The rules are those of publish_stages; and where a flow
@@ -10,7 +10,8 @@
 -- Calls: publish_stages, bury_staged, advance_reader. Tables: flows (update), epoch_sources, snapshots, partitions,
 -- queues, stages, staged_dead_letters (read).
 CREATE OR REPLACE FUNCTION penstock.publish_epoch(
-    group_name text, writer text, run text, epoch bigint, stage_ids bigint[], stage_messages bigint[]
+    group_name text, writer text, run text, epoch bigint, stage_ids bigint[], stage_messages bigint[],
+    target text DEFAULT NULL, reading text DEFAULT NULL
 )
 RETURNS TABLE (outcome text, segments bigint, messages bigint, dead_letters bigint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -45,7 +46,7 @@ BEGIN
         WHERE s.writer = writer AND s.epoch = epoch AND s.run = run AND (d.of_source OR s.stage_id = ANY (stage_ids))
     );
     SELECT p.* INTO outcome, segments, messages
-    FROM penstock.publish_stages(writer, run, epoch, stage_ids, stage_messages) p;
+    FROM penstock.publish_stages(writer, run, epoch, stage_ids, stage_messages, target, reading) p;
     dead_letters := 0;
     IF outcome = 'published' THEN
         dead_letters := penstock.bury_staged(letters);

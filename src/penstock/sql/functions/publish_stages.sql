@@ -1,24 +1,29 @@
--- penstock.publish_stages(writer, run, epoch, stage_ids, stage_messages)
+-- penstock.publish_stages(writer, run, epoch, stage_ids, stage_messages, target, reading)
 --
 -- Publishes an epoch: all that its stages hold becomes messages of their partitions, in one transaction and once. What
 -- is written is the key of each segment; the payload stays where it is, unless it is so small (some 2 KB) that it
 -- lies in the row itself.
 --
 -- The rules, under a lock per writer: a run that was replaced by a newer one is refused. An epoch past the next one is
--- refused: one was lost between. An epoch that is published already is skipped if it reads the same from its sources,
--- and refused if not. A stage that is gone, or holds other than its task said, refuses all.
+-- refused: one was lost between. An epoch that is published already is skipped if it reads the same from its sources
+-- and goes to the same target, and refused if not. A stage that is gone, or holds other than its task said, refuses all.
+-- So does a queue that the writer has written to and that was deleted since: made anew here, it would have lost its
+-- settings.
 --
 -- Locks, in this order: the writer, the stages, new names (sorted), then partitions by id, then queues, as
 -- push_segments does.
 --
 -- Parameters: writer, run, epoch - as in begin_stage; stage_ids - the attempts that count, in the order in which
--- their messages shall lie; stage_messages - how many messages each has.
+-- their messages shall lie; stage_messages - how many messages each has; target - the queue that the sink was given,
+-- empty where rows name their own; reading - what all sources read, in any words that are the same for the same reading.
+-- Null for either: not known, and not compared.
 -- Returns: one row: 'published' or 'skipped', how many segments and messages the epoch has.
 -- Calls: require_read_committed, use_lock_timeout, sink_lock_class, register_run, publish_segments, forget_stages,
 -- remove_stages.
--- Tables: stages (lock), sink_runs, sink_commits, epoch_sources, snapshots.
+-- Tables: stages (lock), staged, queues (read), sink_runs, sink_commits, epoch_sources, snapshots.
 CREATE OR REPLACE FUNCTION penstock.publish_stages(
-    writer text, run text, epoch bigint, stage_ids bigint[], stage_messages bigint[]
+    writer text, run text, epoch bigint, stage_ids bigint[], stage_messages bigint[],
+    target text DEFAULT NULL, reading text DEFAULT NULL
 )
 RETURNS TABLE (outcome text, segments bigint, messages bigint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -31,10 +36,12 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     run_number bigint;
-    last       bigint;
+    last       penstock.sink_commits;
     before     penstock.sink_commits;
     reads      bigint[];
     broken     bigint;
+    queues     text[];
+    gone       text;
 BEGIN
     PERFORM penstock.require_read_committed('publish_stages');
     PERFORM penstock.use_lock_timeout();
@@ -51,12 +58,20 @@ BEGIN
         WHERE e.writer = writer AND e.run = run AND e.epoch = epoch
         ORDER BY e.snapshot_id
     );
-    last := (SELECT max(c.epoch) FROM penstock.sink_commits c WHERE c.writer = writer);
-    IF epoch <= last THEN
+    SELECT c.* INTO last FROM penstock.sink_commits c WHERE c.writer = writer ORDER BY c.epoch DESC LIMIT 1;
+    IF epoch <= last.epoch THEN
         SELECT c.* INTO before FROM penstock.sink_commits c WHERE c.writer = writer AND c.epoch = epoch;
+        IF before.target <> target THEN
+            RAISE EXCEPTION 'epoch % of query % was published to %, and this run would write it to %',
+                epoch, writer, coalesce(nullif(before.target, ''), 'the queues that its rows name'),
+                coalesce(nullif(target, ''), 'the queues that its rows name')
+                USING ERRCODE = 'object_not_in_prerequisite_state',
+                      HINT = 'Two queries must not share a checkpoint, nor have copies of one. To change where a query '
+                             'writes, let it finish with the old queue once, or begin a new checkpoint.';
+        END IF;
         -- The same run comes twice when its connection broke and it does not know whether it has published.
-        IF NOT FOUND OR before.run <> run AND (
-            before.sources <> reads OR cardinality(reads) = 0 AND before.messages <> coalesce(
+        IF before.epoch IS NULL OR before.run <> run AND (
+            before.sources <> reads OR before.reading <> reading OR cardinality(reads) = 0 AND before.messages <> coalesce(
                 (SELECT sum(m) FROM unnest(stage_messages) m), 0
             )
         ) THEN
@@ -71,8 +86,9 @@ BEGIN
         RETURN QUERY SELECT 'skipped', before.segments, before.messages;
         RETURN;
     END IF;
-    IF epoch > last + 1 THEN
-        RAISE EXCEPTION 'epoch % of query % comes after epoch %: what lies between was not published', epoch, writer, last
+    IF epoch > last.epoch + 1 THEN
+        RAISE EXCEPTION 'epoch % of query % comes after epoch %: what lies between was not published',
+            epoch, writer, last.epoch
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'Was the database restored to an earlier state, or the query written elsewhere for a while? '
                          'Go on with a new checkpoint.';
@@ -94,10 +110,25 @@ BEGIN
                   HINT = 'Abandoned stages are removed after a day: was the job suspended? Run it again.';
     END IF;
 
+    queues := ARRAY(
+        SELECT DISTINCT n FROM penstock.staged d CROSS JOIN LATERAL unnest(d.queue_names) n
+        WHERE d.stage_id = ANY (stage_ids)
+    );
+    SELECT n INTO gone FROM unnest(last.queues) n
+    WHERE n = ANY (queues) AND NOT EXISTS (SELECT 1 FROM penstock.queues q WHERE q.name = n)
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'queue "%", which query % writes to, was deleted; nothing was published', gone, writer
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Create it again, with the settings that it shall have, and run the query again.';
+    END IF;
     SELECT p.segments, p.messages INTO segments, messages FROM penstock.publish_segments(stage_ids) p;
     PERFORM penstock.forget_stages(stage_ids);
-    INSERT INTO penstock.sink_commits (writer, epoch, run, sources, segments, messages)
-    VALUES (writer, epoch, run, reads, segments, messages);
+    INSERT INTO penstock.sink_commits (writer, epoch, run, sources, segments, messages, target, reading, queues)
+    VALUES (
+        writer, epoch, run, reads, segments, messages, target, reading,
+        ARRAY(SELECT unnest(last.queues) UNION SELECT unnest(queues) ORDER BY 1)
+    );
     UPDATE penstock.snapshots s SET published = true WHERE s.snapshot_id = ANY (reads);
     -- What lost: attempts of this epoch that do not count, and all of those before it.
     PERFORM penstock.remove_stages(ARRAY(

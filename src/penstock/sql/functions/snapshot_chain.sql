@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION penstock.snapshot_chain(
     snapshot bigint, snapshot_token text, down_to bigint DEFAULT NULL
 )
 RETURNS TABLE (
-    snapshot_id bigint, depth bigint, partition_ids bigint[], starts bigint[], ends bigint[],
+    snapshot_id bigint, depth bigint, lineage bigint, partition_ids bigint[], starts bigint[], ends bigint[],
     all_ids bigint[], all_positions bigint[]
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -25,11 +25,13 @@ BEGIN
         IF NOT FOUND OR next_id = snapshot AND seen.token IS DISTINCT FROM snapshot_token THEN
             RAISE EXCEPTION 'there is no snapshot % on the way from % back to %', next_id, snapshot, down_to
                 USING ERRCODE = 'undefined_object',
-                      HINT = 'The checkpoint belongs to another database, or is more than a thousand batches old. '
+                      HINT = 'The checkpoint belongs to another database, is more than a thousand batches old, or its '
+                             'query has not run for 90 days. '
                              'Start with a new checkpoint.';
         END IF;
         snapshot_id := seen.snapshot_id;
         depth := seen.depth;
+        lineage := seen.lineage;
         partition_ids := seen.partition_ids;
         starts := seen.starts;
         ends := seen.ends;

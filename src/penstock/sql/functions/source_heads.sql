@@ -1,14 +1,16 @@
--- penstock.source_heads(queue_names, queue_pattern, with_floors, reader)
+-- penstock.source_heads(queue_names, queue_pattern, with_floors, reader, skip_missing)
 --
 -- Where all partitions of some queues stand, by one or two probes of the index each: what a reader of whole queues
 -- looks at to see what is new.
 --
 -- Parameters: queue_names - queues that must exist; or queue_pattern - a regular expression that a queue's whole name
--- must match; with_floors - whether the floors are wanted too; reader - a group whose private lanes are wanted too.
+-- must match; with_floors - whether the floors are wanted too; reader - a group whose private lanes are wanted too;
+-- skip_missing - whether a queue that does not exist has no partitions, instead of being an error.
 -- Returns: one row of parallel arrays: partition ids, floors (0 where not wanted), heads.
 -- Calls: find_queue, partition_span. Tables: queues, consumer_groups, partitions, segments (read).
 CREATE OR REPLACE FUNCTION penstock.source_heads(
-    queue_names text[], queue_pattern text DEFAULT NULL, with_floors boolean DEFAULT false, reader text DEFAULT NULL
+    queue_names text[], queue_pattern text DEFAULT NULL, with_floors boolean DEFAULT false, reader text DEFAULT NULL,
+    skip_missing boolean DEFAULT false
 )
 RETURNS TABLE (partition_ids bigint[], floors bigint[], heads bigint[])
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -19,6 +21,8 @@ SET jit = off
 AS $$
 DECLARE
     wanted integer[] := CASE
+        WHEN queue_pattern IS NULL AND skip_missing THEN
+            ARRAY(SELECT q.queue_id FROM penstock.queues q WHERE q.name = ANY (queue_names))
         WHEN queue_pattern IS NULL THEN ARRAY(SELECT DISTINCT penstock.find_queue(n) FROM unnest(queue_names) n)
         ELSE ARRAY(SELECT q.queue_id FROM penstock.queues q WHERE q.name ~ ('^(?:' || queue_pattern || ')$'))
     END;

@@ -1,13 +1,14 @@
 -- penstock.sweep_stages(older_than)
 --
--- Removes what Spark jobs left behind: stages to which nothing was written for so long, and old entries of the ledger,
--- of what epochs read and of poison. A job that took longer than this between writing and committing fails when it commits, and
--- publishes nothing. Maintenance calls it; the newest epoch of a streaming query is kept for ever.
+-- Removes what Spark jobs left behind: stages to which nothing was written for so long, old entries of the ledger, of
+-- what epochs read and of poison, and the snapshots of queries that have not run for 90 days. A job that took longer than
+-- this between writing and committing fails when it commits, and publishes nothing. Maintenance calls it; the newest
+-- epoch of a streaming query is kept for ever.
 --
 -- Parameters: older_than - how long ago.
 -- Returns: how many stages were removed.
--- Calls: remove_stages. Tables: stages, staged (read), sink_commits, sink_runs, epoch_sources, poison
--- (delete).
+-- Calls: remove_stages. Tables: stages, staged (read), sink_commits, sink_runs, epoch_sources, poison,
+-- snapshots (delete).
 CREATE OR REPLACE FUNCTION penstock.sweep_stages(older_than interval DEFAULT interval '1 day')
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
@@ -31,6 +32,15 @@ BEGIN
         RETURNING c.writer
     )
     DELETE FROM penstock.sink_runs r USING gone g WHERE r.writer = g.writer;
+    -- A query that runs keeps its newest one (keep_snapshot), also while there is nothing to read.
+    DELETE FROM penstock.snapshots s
+    USING (
+        SELECT n.lineage FROM penstock.snapshots n
+        GROUP BY n.lineage
+        HAVING max(n.created_at) < clock_timestamp() - interval '90 days'
+        LIMIT 100
+    ) old
+    WHERE s.lineage = old.lineage;
     -- Its dead letters were published long ago, and no checkpoint goes back so far.
     DELETE FROM penstock.poison p WHERE p.found_at < clock_timestamp() - interval '30 days';
     RETURN removed;

@@ -1,0 +1,58 @@
+"""A database that crashes between staging and publishing has all that the tasks were told it has."""
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from penstock import Client, embedded
+
+from .steps import note, publish, read, stage, value
+
+
+@pytest.fixture
+def crashing() -> Iterator[str]:
+    """A server of its own, which writes its log to disk when a commit asks for it and hardly otherwise."""
+    home = Path(tempfile.mkdtemp(prefix="penstock-crash-"))
+    home.chmod(0o755)
+    embedded.start_detached(home)
+    try:
+        with embedded.attach(home) as instance, Client(instance.dsn), psycopg.connect(instance.dsn) as connection:
+            connection.autocommit = True
+            connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+            connection.execute("ALTER SYSTEM SET synchronous_commit = on")
+            connection.execute("SELECT pg_reload_conf()")
+            yield instance.dsn
+    finally:
+        embedded.stop(home, timeout=30)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def connect(dsn: str) -> psycopg.Connection[tuple[object, ...]]:
+    """Connect to a server that may just be recovering."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return psycopg.connect(dsn, autocommit=True)
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline, "the server did not come back"
+
+
+def test_what_was_staged_can_be_published_after_a_crash(crashing: str) -> None:
+    with connect(crashing) as sql:
+        snapshot = value(sql, "SELECT snapshot_id FROM penstock.save_snapshot(0, NULL, '{}', '{}', '{}', '{}', '{}')")
+        note(sql, snapshot)
+        number = stage(sql, {"p": ["a", "b"]})
+        backend = value(sql, "SELECT pg_backend_pid()")
+        # PostgreSQL takes that for a crash of all: what lay in shared memory only is gone.
+        os.kill(backend, signal.SIGKILL)
+    with connect(crashing) as sql:
+        assert publish(sql, {number: 2}) == ("published", 2)
+        assert read(sql) == ["a", "b"]
+        assert value(sql, "SELECT sources FROM penstock.sink_commits") == [snapshot]
