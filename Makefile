@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 SPARK_OPTIONS := .venv/spark.options
 TWO_PROCESSES := --numprocesses=2 --dist=loadscope --no-loadscope-reorder
 
-.PHONY: help install demo test check lint bench bench-check clean
+.PHONY: help install demo test check chaos lint bench bench-check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,10 @@ test: lint $(SPARK_OPTIONS) ## run all checks and all tests
 
 check: lint $(SPARK_OPTIONS) ## format, lint, types, import rules, and every example of the docs
 	$(BIN)/pytest $(TWO_PROCESSES) tests/docs
+
+MINUTES ?= 1
+chaos: install ## kill clients, maintenance and the server for MINUTES=n, by the schedule of SEED=s, and check everything
+	cd tests && ../$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # Empty where Java makes no archive: Spark then takes longer to begin.
 $(SPARK_OPTIONS): $(INSTALLED)

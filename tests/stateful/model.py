@@ -1,28 +1,37 @@
 """What penstock promises, in as few words as possible: the model that the real thing is compared with.
 
-A group's view of a partition is a set of offsets that are done, the offsets that somebody holds, and how often each
-was delivered. Everything else follows.
+A group's view of a partition is a set of offsets that are done, the offsets that somebody holds, and how many
+deliveries of each count. Everything else follows.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
+
+
+class Content(NamedTuple):
+    """What a message says."""
+
+    value: bytes | None
+    key: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
 class Partition:
-    """A lane: the values of all offsets, of which those below the floor are dropped."""
+    """A lane: the contents of all offsets, of which those below the floor are dropped."""
 
     name: str
-    values: list[int | None] = field(default_factory=list)
+    contents: list[Content] = field(default_factory=list)
     floor: int = 0
     # A lane of one group's own, for what it redrives.
     private: bool = False
 
     @property
     def head(self) -> int:
-        return len(self.values)
+        return len(self.contents)
 
 
 @dataclass
@@ -31,7 +40,9 @@ class Track:
 
     done: set[int] = field(default_factory=set)
     held: dict[int, UUID] = field(default_factory=dict)
-    deliveries: Counter[int] = field(default_factory=Counter)
+    attempts: Counter[int] = field(default_factory=Counter)
+    # Deliveries that failed at a message, or where nobody knows at which: what its attempts must come to.
+    failures: Counter[int] = field(default_factory=Counter)
 
     def first_open(self) -> int:
         return next(offset for offset in range(len(self.done) + 1) if offset not in self.done)
@@ -42,8 +53,10 @@ class Letter:
     """A dead letter."""
 
     offset: int
-    value: int | None
+    content: Content
     attempts: int
+    # How many of them failed at this message, or may have.
+    failures: int
 
 
 @dataclass
@@ -76,21 +89,28 @@ class Model:
         self.partitions: dict[str, Partition] = {}
         self.groups: dict[str, Group] = {}
 
+    # Pushing
+
     def add_group(self, group: Group, *, only_new: bool = False) -> None:
         self.groups[group.name] = group
         for partition in self.partitions.values():
             done = set(range(partition.head)) if only_new else set[int]()
             group.tracks[partition.name] = Track(done)
 
-    def push(self, name: str, values: list[int | None]) -> int:
+    def push(self, name: str, contents: list[Content]) -> int:
         """Append; return the first offset."""
+        self.add_partition(name)
+        partition = self.partitions[name]
+        partition.contents += contents
+        return partition.head - len(contents)
+
+    def add_partition(self, name: str) -> None:
         if name not in self.partitions:
             self.partitions[name] = Partition(name)
             for group in self.groups.values():
                 group.tracks[name] = Track()
-        partition = self.partitions[name]
-        partition.values += values
-        return partition.head - len(values)
+
+    # Looking
 
     def lanes(self, group: Group) -> Iterator[tuple[Partition, Track]]:
         """Yield all that a group reads."""
@@ -120,11 +140,34 @@ class Model:
             return group.lane
         return self.partitions[name]
 
-    def expect(self, group: Group, partition: Partition, limit: int) -> list[int]:
-        """Return the offsets that an ordered group must get from a partition that it gets."""
-        offsets = self.open_offsets(group, partition)
-        # What was delivered before and failed comes alone.
-        return offsets[:1] if group.tracks[partition.name].deliveries[offsets[0]] else offsets[:limit]
+    def may_come(self, group: Group, partition: Partition, limit: int, offsets: list[int]) -> bool:
+        """Tell whether these offsets may be handed out together: what was delivered before and failed comes alone."""
+        waiting = self.open_offsets(group, partition)
+        most = 1 if group.tracks[partition.name].attempts[offsets[0]] else limit
+        if group.mode == "ordered":
+            return offsets == waiting[:most]
+        in_a_row = list(range(offsets[0], offsets[0] + len(offsets)))
+        return offsets == in_a_row and set(offsets) <= set(waiting) and len(offsets) <= most
+
+    def consumed_to(self, name: str) -> int:
+        """Return up to where no group needs a partition any more."""
+        return min(
+            (group.tracks[name].first_open() for group in self.groups.values() if name in group.tracks),
+            default=self.partitions[name].head if name in self.partitions else 0,
+        )
+
+    def leases(self) -> set[UUID]:
+        return {
+            lease for group in self.groups.values() for track in group.tracks.values() for lease in track.held.values()
+        }
+
+    def holds(self, held: Held) -> list[int]:
+        """Return what is left of a claim; nothing when its lease is gone."""
+        group = self.groups.get(held.group)
+        track = None if group is None else group.tracks.get(held.partition)
+        return [] if track is None else sorted(o for o, lease in track.held.items() if lease == held.lease)
+
+    # Claiming and settling
 
     def deliver(self, held: Held, offsets: list[int]) -> None:
         """Take note of a claim."""
@@ -133,17 +176,7 @@ class Model:
         if group.mode == "ordered":
             track.done.update(range(offsets[0]))
         track.held.update(dict.fromkeys(range(held.start, held.stop), held.lease))
-        track.deliveries.update(offsets)
-
-    def holds(self, held: Held) -> list[int]:
-        """Return what is left of a claim; nothing when its lease is gone."""
-        track = self.groups[held.group].tracks.get(held.partition)
-        return [] if track is None else sorted(o for o, lease in track.held.items() if lease == held.lease)
-
-    def leases(self) -> set[UUID]:
-        return {
-            lease for group in self.groups.values() for track in group.tracks.values() for lease in track.held.values()
-        }
+        track.attempts.update(offsets)
 
     def ack(self, held: Held, up_to: int | None = None, only: int | None = None) -> None:
         track = self.groups[held.group].tracks[held.partition]
@@ -156,29 +189,34 @@ class Model:
         track = self.groups[held.group].tracks[held.partition]
         for offset in self.holds(held):
             del track.held[offset]
-            track.deliveries[offset] -= 1
+            track.attempts[offset] -= 1
 
     def fail(self, held: Held, failed: int | None) -> None:
-        """End a claim that failed, at a known offset or not."""
+        """End a claim that failed, at a known offset or not: all before that offset is done."""
         group = self.groups[held.group]
         track = group.tracks[held.partition]
         offsets = self.holds(held)
-        known = failed if failed is not None else offsets[0] if len(offsets) == 1 else None
+        known = offsets[0] if failed is None and len(offsets) == 1 else failed
+        track.failures.update(offsets if known is None else [known])
         for offset in offsets:
             del track.held[offset]
             if known is not None and offset < known:
                 track.done.add(offset)
             elif known is not None and offset > known:
-                # Not reached: this delivery was none.
-                track.deliveries[offset] -= 1
-        if known is not None and track.deliveries[known] >= group.max_attempts:
+                # Not reached: this delivery does not count.
+                track.attempts[offset] -= 1
+        if known is not None and track.attempts[known] >= group.max_attempts:
             self._bury(group, held.partition, known)
 
     def _bury(self, group: Group, name: str, offset: int) -> None:
         track, partition = group.tracks[name], self.partition(group, name)
         track.done.add(offset)
         if offset >= partition.floor:
-            group.letters.append(Letter(offset, partition.values[offset], track.deliveries[offset]))
+            group.letters.append(
+                Letter(offset, partition.contents[offset], track.attempts[offset], track.failures[offset])
+            )
+
+    # Operating
 
     def seek(self, group: Group, name: str, position: int) -> None:
         track = group.tracks[name]
@@ -207,6 +245,6 @@ class Model:
         if group.lane is None:
             group.lane = Partition(lane, private=True)
             group.tracks[lane] = Track()
-        group.lane.values += [letter.value for letter in group.letters]
+        group.lane.contents += [letter.content for letter in group.letters]
         count, group.letters = len(group.letters), []
         return count

@@ -62,7 +62,7 @@ def read(
     """
     with given.client() as client:
         messages = client.scan(queue, partition, start, stop, start_time=since, stop_time=until)
-        _print(islice(messages, limit), form)
+        _print(islice(messages, None if limit is None else min(limit, sys.maxsize)), form)
 
 
 @click.command(

@@ -82,6 +82,9 @@ def open_address(settings: Settings, *, check_schema: bool = True) -> Address:
                     migrate.migrate(connection)
                 else:
                     migrate.require_usable(state)
+    except psycopg.OperationalError as error:
+        address.close()
+        raise unreachable(address.dsn, error) from error
     except BaseException:
         address.close()
         raise

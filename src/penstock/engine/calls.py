@@ -485,7 +485,7 @@ def encode_config(config: Mapping[str, Any]) -> str:
     """Return settings as JSON."""
     try:
         return msgspec.json.encode({name: seconds(value) for name, value in config.items()}).decode()
-    except (TypeError, msgspec.MsgspecError) as error:
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidInput(f"settings must be JSON values: {error}") from None
 
 

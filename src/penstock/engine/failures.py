@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import psycopg
+
 from penstock import sql
 from penstock.errors import (
     AlreadyExists,
@@ -76,7 +78,7 @@ def translate(error: BaseException) -> PenstockError | None:
     """Return what to raise for a driver's error, or None where it is not the database's doing."""
     code = sqlstate_of(error)
     if code is None:
-        return None
+        return _unsendable(error)
     kind, advice = _ADVICE.get(code) or _CLASSES.get(code[:2]) or (PenstockError, "")
     said = _primary_message(error)
     if code == "42501":
@@ -89,6 +91,15 @@ def _missing_role(said: str) -> str:
     granted = sql.granted()
     roles = next((granted[word] for word in re.findall(r"\w+", said) if word in granted), ())
     return f"Ask for a role: `penstock grant {'|'.join(roles or ('producer', 'consumer', 'admin'))} USER`."
+
+
+def _unsendable(error: BaseException) -> InvalidInput | None:
+    """Return what to raise for a value that the driver could not even send."""
+    if isinstance(error, UnicodeEncodeError):
+        return InvalidInput(f"{error.object!r:.100} cannot be written as UTF-8")
+    if isinstance(error, psycopg.DataError):
+        return InvalidInput(f"a value cannot be sent to PostgreSQL: {error}")
+    return None
 
 
 @contextmanager

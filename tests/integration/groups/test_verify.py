@@ -1,6 +1,7 @@
 """Every check of verify can fail: whatever is wrong with the tables is found, by the check that is named after it."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import pytest
 from log.interleaving import push
@@ -8,18 +9,20 @@ from log.interleaving import push
 from databases import Connection
 from penstock.engine import group_calls
 
-from .steps import ack, create_group, drain, must_pop, pass_time, push_some, run, sweep, violations
+from .steps import ack, create_group, drain, must_pop, nack, pass_time, push_some, run, sweep, violations
 
 NOBODY = "999999999"
 
 
 def arrange(sql: Connection) -> None:
-    """Make two groups and three partitions: in line, held and idle."""
+    """Make four groups, of all messages, of new ones and from a time on; and partitions: in line, held and idle."""
     create_group(sql)
     create_group(sql, "s", "shared")
+    run(sql, group_calls.create_group("q", "n", "ordered", "new", {}))
+    run(sql, group_calls.create_group("q", "t", "ordered", datetime(2026, 1, 1, tzinfo=UTC), {}))
     for _ in range(3):
         push_some(sql, 10, "idle")
-    drain(sql), drain(sql, "s")
+    drain(sql), drain(sql, "s"), drain(sql, "n"), drain(sql, "t")
     for _ in range(3):
         push_some(sql, 10, "held")
     must_pop(sql, most=5), must_pop(sql, "s", most=5)
@@ -188,6 +191,56 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
         ],
         {"ranges_out_of_order"},
     ),
+    (
+        "an ordered group has a shared range",
+        [
+            "INSERT INTO penstock.claims (group_id, partition_id, lo, hi, attempt, due_at)"
+            f" SELECT group_id, partition_id, 0, 1, 1, clock_timestamp() FROM penstock.journal WHERE {of('held')}"
+        ],
+        {"ranges_of_other_groups"},
+    ),
+    (
+        "rows of the journal are left where no timer leads to",
+        [
+            "INSERT INTO penstock.journal (group_id, partition_id, version, state, committed, claimed_to)"
+            " SELECT group_id, partition_id, version - n, state, committed, claimed_to FROM penstock.journal,"
+            f" generate_series(100, 170) n WHERE {of('idle')}",
+        ],
+        {"journals_not_trimmed"},
+    ),
+    (
+        "a message is offered again after all its attempts",
+        [f"UPDATE penstock.journal SET attempt = 5 WHERE {of('ready')}"],
+        {"attempts_above_the_limit"},
+    ),
+    (
+        "a message is held after all its attempts",
+        [f"UPDATE penstock.journal SET attempt = 6 WHERE {of('held')}"],
+        {"attempts_above_the_limit"},
+    ),
+    (
+        "a shared message is held after all its attempts",
+        [f"UPDATE penstock.claims SET attempt = 6 WHERE {HELD}"],
+        {"attempts_above_the_limit"},
+    ),
+    (
+        "a group of new messages does not know of them",
+        [
+            "WITH gone AS (DELETE FROM penstock.journal j USING penstock.consumer_groups g"
+            " WHERE g.group_id = j.group_id AND g.name = 'n' RETURNING g.group_id)"
+            " DELETE FROM penstock.ready y USING gone WHERE y.group_id = gone.group_id"
+        ],
+        {"work_not_taken_up"},
+    ),
+    (
+        "a group from a time on does not know of its messages",
+        [
+            "WITH gone AS (DELETE FROM penstock.journal j USING penstock.consumer_groups g"
+            " WHERE g.group_id = j.group_id AND g.name = 't' RETURNING g.group_id)"
+            " DELETE FROM penstock.ready y USING gone WHERE y.group_id = gone.group_id"
+        ],
+        {"work_not_taken_up"},
+    ),
     ("what is archived is of no partition", [ARCHIVE.format(NOBODY, 0, 1, 1)], {"archives_of_wrong_shape"}),
     ("what is archived is past the head", [ARCHIVE.format("partition_id", 30, 31, 1)], {"archives_of_wrong_shape"}),
     ("what is archived is in no file", [ARCHIVE.format("partition_id", 0, 1, 2)], {"archives_of_wrong_shape"}),
@@ -204,10 +257,8 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
         "a group began too late",
         [
             "UPDATE penstock.consumer_groups SET subscription = 'new', created_at = '-infinity' WHERE name = 'g'",
-            "INSERT INTO penstock.beginnings SELECT group_id, partition_id, 7 FROM penstock.consumer_groups,"
-            " penstock.partitions p WHERE p.name = 'ready'",
-            "DELETE FROM penstock.beginnings USING penstock.consumer_groups g WHERE g.name = 's'"
-            " AND g.group_id = beginnings.group_id",
+            "INSERT INTO penstock.beginnings SELECT group_id, partition_id, 7 FROM penstock.consumer_groups g,"
+            " penstock.partitions p WHERE p.name = 'ready' AND g.name = 'g'",
         ],
         {"messages_passed_over"},
     ),
@@ -249,4 +300,26 @@ def test_verify_finds_nothing_in_a_life_full_of_changes(sql: Connection) -> None
     sql.execute("SELECT penstock.purge('q')")
     assert violations(sql) == {}
     drain(sql), drain(sql, "s")
+    assert violations(sql) == {}
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+def test_verify_finds_nothing_in_attempts_of_the_time_before_a_limit_was_lowered(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode, max_attempts=9)
+    push_some(sql, 1)
+    for _ in range(4):
+        nack(sql, must_pop(sql))
+    run(sql, group_calls.configure_group("q", "g", {"max_attempts": 2}))
+    assert violations(sql) == {}
+    must_pop(sql)
+    assert violations(sql) == {}
+
+
+def test_verify_finds_nothing_in_groups_that_came_after_the_messages(sql: Connection) -> None:
+    push_some(sql, 10)
+    run(sql, group_calls.create_group("q", "n", "ordered", "new", {}))
+    run(sql, group_calls.create_group("q", "t", "ordered", datetime(2100, 1, 1, tzinfo=UTC), {}))
+    assert violations(sql) == {}
+    push_some(sql, 10)
+    assert len(must_pop(sql, "n").messages) == 10
     assert violations(sql) == {}

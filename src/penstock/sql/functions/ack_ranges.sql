@@ -49,7 +49,8 @@ BEGIN
             FROM (VALUES (held.lo, wanted.lo), (wanted.hi, held.hi)) rest (lo, hi)
             WHERE rest.lo < rest.hi;
         END LOOP;
-        acked := acked || (done > 0 OR wanted.lo = wanted.hi AND EXISTS (
+        -- What is done already is acknowledged once more, as long as something of the claim is held.
+        acked := acked || (done > 0 OR EXISTS (
             SELECT 1 FROM penstock.claims c
             WHERE c.group_id = wanted.group_id AND c.partition_id = wanted.partition_id
               AND c.lease_id = wanted.lease_id AND c.due_at > clock_timestamp()

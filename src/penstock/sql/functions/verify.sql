@@ -28,6 +28,37 @@ AS $$
         SELECT DISTINCT ON (j.group_id, j.partition_id) j.*
         FROM penstock.journal j
         ORDER BY j.group_id, j.partition_id, j.version DESC
+    ), untrimmed AS (
+        -- The sweep trims eight rows behind the timer of a claim. Rows with a timer of their own go when it is due.
+        SELECT j.group_id, j.partition_id, count(*) AS rows
+        FROM (
+            SELECT
+                j.group_id, j.partition_id, j.version, j.due_at, max(j.version) OVER (all_of_it) AS newest_version,
+                min(j.version) FILTER (WHERE j.state = 'c') OVER (
+                    all_of_it ORDER BY j.version ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
+                ) AS next_claim
+            FROM penstock.journal j
+            WINDOW all_of_it AS (PARTITION BY j.group_id, j.partition_id)
+        ) j
+        WHERE j.due_at IS NULL AND j.version < j.newest_version AND j.next_claim - j.version <= 8 IS NOT TRUE
+        GROUP BY j.group_id, j.partition_id
+    ), used_up AS (
+        -- What is offered or held after as many attempts as its group allows. Where nobody knows which message of several
+        -- failed, each comes once more alone, so a limit of one is two.
+        SELECT w.partition_id, w.message_offset, age(g.xmin) AS group_age, age(q.xmin) AS queue_age
+        FROM (
+            SELECT n.group_id, n.partition_id, n.committed AS message_offset, n.attempt, n.state = 'c' AS held
+            FROM newest n
+            WHERE n.state IN ('r', 't', 'c')
+            UNION ALL
+            SELECT y.group_id, y.partition_id, y.lo, y.attempt, false FROM penstock.ready y WHERE y.lo IS NOT NULL
+            UNION ALL
+            SELECT c.group_id, c.partition_id, c.lo, c.attempt, c.lease_id IS NOT NULL FROM penstock.claims c
+        ) w
+        JOIN penstock.consumer_groups g ON g.group_id = w.group_id
+        JOIN penstock.queues q ON q.queue_id = g.queue_id
+        WHERE w.attempt - w.held::integer
+            >= greatest(coalesce(g.config ->> 'max_attempts', q.settings ->> 'max_attempts')::integer, 2)
     )
     SELECT 'segments_of_wrong_shape', count(*), 'a segment whose columns disagree about its messages' FROM runs r
     WHERE r.base_offset < 0 OR r.count < 1 OR r.base_offset + r.count > penstock.offset_limit()
@@ -83,8 +114,17 @@ AS $$
     UNION ALL
     SELECT 'work_not_taken_up', count(*), 'messages to read in a partition that its group does not know' FROM spans s
     JOIN penstock.consumer_groups g ON g.queue_id = s.queue_id AND (s.lane_of IS NULL OR s.lane_of = g.group_id)
-    WHERE g.enrolled_to IS NULL AND s.head_offset > s.floor_offset
-      AND (g.subscription = 'all' OR s.newest_at >= CASE WHEN g.subscription = 'new' THEN g.created_at ELSE g.from_time END)
+    WHERE g.enrolled_to IS NULL AND s.head_offset > s.floor_offset AND CASE g.subscription
+          WHEN 'all' THEN true
+          WHEN 'time' THEN s.newest_at >= g.from_time
+          -- By both clocks, that of the wall and that of transactions: the one may go back, the other has merges.
+          ELSE s.newest_at > g.created_at AND age(g.xmin) > (
+              SELECT age(e.xmin) FROM penstock.segments e
+              WHERE e.partition_id = s.partition_id
+              ORDER BY e.base_offset DESC
+              LIMIT 1
+          )
+      END
       AND NOT EXISTS (SELECT 1 FROM newest n WHERE n.group_id = g.group_id AND n.partition_id = s.partition_id)
       AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
     UNION ALL
@@ -110,6 +150,29 @@ AS $$
     ) w
     LEFT JOIN newest n ON n.group_id = w.group_id AND n.partition_id = w.partition_id
     WHERE w.next_lo < w.hi OR w.hi > coalesce(n.claimed_to, 0)
+    UNION ALL
+    SELECT 'ranges_of_other_groups', count(*), 'shared ranges of a group that is not shared'
+    FROM (
+        SELECT c.group_id FROM penstock.claims c
+        UNION ALL
+        SELECT y.group_id FROM penstock.ready y WHERE y.lo IS NOT NULL
+    ) w
+    JOIN penstock.consumer_groups g ON g.group_id = w.group_id
+    WHERE g.mode <> 'shared'
+    UNION ALL
+    SELECT 'journals_not_trimmed', count(*), 'more than 64 journal rows that no timer leads the sweep to' FROM untrimmed u
+    WHERE u.rows > 64
+    UNION ALL
+    SELECT 'attempts_above_the_limit', count(*), 'delivered again after all attempts that the group allows'
+    FROM used_up u
+    CROSS JOIN LATERAL (
+        SELECT age(s.xmin) AS age, s.run_counts FROM penstock.segments s
+        WHERE s.partition_id = u.partition_id AND s.base_offset <= u.message_offset
+        ORDER BY s.base_offset DESC
+        LIMIT 1
+    ) s
+    -- Pushed after the settings were last changed: else the limit may have been another one then.
+    WHERE s.run_counts IS NULL AND s.age < least(u.group_age, u.queue_age)
     UNION ALL
     SELECT 'archives_of_wrong_shape', count(*), 'archived ranges that overlap, or of no partition, file or message'
     FROM (
