@@ -4,12 +4,15 @@ The public surface is here: the two clients, messages, and one hierarchy of erro
 first used, so that `import penstock` costs next to nothing.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import (
     AlreadyExists,
     EmbeddedError,
+    HandlerTimeout,
+    InvalidFlows,
     InvalidInput,
     LeaseLost,
     MessageTooLarge,
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from penstock.engine.transaction import PendingPush, Transaction
 
 __version__ = "0.1.0"
+
+# What penstock has to say goes to the logger `penstock`, and nowhere unless the program says so.
+logging.getLogger("penstock").addHandler(logging.NullHandler())
 
 _HOMES = {
     "AsyncBatch": "penstock.engine.batch",
@@ -63,6 +69,8 @@ __all__ = [
     "Duplicate",
     "EmbeddedError",
     "GroupInfo",
+    "HandlerTimeout",
+    "InvalidFlows",
     "InvalidInput",
     "LeaseLost",
     "Message",

@@ -13,6 +13,10 @@ class InvalidInput(PenstockError, ValueError):
     """The caller's input cannot be taken; nothing was changed."""
 
 
+class InvalidFlows(InvalidInput):
+    """Flows cannot run as they are written; each line of the message is a problem, with the line of the file."""
+
+
 class MessageTooLarge(InvalidInput):
     """A message is over its queue's `max_message_bytes`; nothing was changed."""
 
@@ -39,6 +43,10 @@ class Unavailable(PenstockError, ConnectionError):
 
 class TimedOut(Unavailable, TimeoutError):
     """The call did not finish in time."""
+
+
+class HandlerTimeout(PenstockError, TimeoutError):
+    """A handler took longer than `process` allows; its message is retried, and finally becomes a dead letter."""
 
 
 class SetupError(PenstockError):

@@ -3,6 +3,7 @@
 import struct
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,7 +36,7 @@ def sent(kind: int, size: int, numbers: list[int]) -> bytes:
     return struct.pack(">iiiii", 1, 0, kind, len(numbers), 1) + b"".join(entries)
 
 
-def content(message: Message | StoredMessage) -> tuple[bytes | None, str | None, dict[str, str] | None]:
+def content(message: Message | StoredMessage) -> tuple[bytes | None, Any, dict[str, str] | None]:
     return message.value, message.key, dict(message.headers) if message.headers else None
 
 

@@ -7,6 +7,7 @@ look at groups are in `group_checks`.
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ _EXTRAS = {
 }
 _LITERAL = re.compile(r"'(?:[^']|'')*'?")
 _LONG = 60
+# Bytes that are free: with less, PostgreSQL cannot even write a log file of its own, and what a busy hour may take.
+_FULL, _SCARCE = 64 << 20, 1 << 30
 
 
 @dataclass(frozen=True)
@@ -192,6 +195,28 @@ def autovacuum(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     return "warn", f"autovacuum is {vacuum}, track_counts is {counts}", "set both on, or tables only grow"
 
 
+def disk(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
+    """Look how much space is left where the server keeps its data, if that is this machine."""
+    [(local, folder)] = _all(
+        connection,
+        "SELECT coalesce(inet_server_addr() <<= '127.0.0.0/8' OR inet_server_addr() = '::1', true),"
+        " CASE WHEN pg_catalog.pg_has_role('pg_read_all_settings', 'USAGE')"
+        " THEN pg_catalog.current_setting('data_directory') END",
+    )
+    if not local or folder is None:
+        return "info", "its disk cannot be seen from here", "watch it where the server runs: a full disk stops pushes"
+    try:
+        free, total = shutil.disk_usage(folder).free, shutil.disk_usage(folder).total
+    except OSError:
+        return "info", "its disk cannot be seen from here", "watch it where the server runs: a full disk stops pushes"
+    found = f"{free / (1 << 30):.1f} of {total / (1 << 30):.1f} GB free at {folder}"
+    if free < _FULL:
+        return "fail", found, "make room: pushes fail, or will soon"
+    if free < max(total // 20, _SCARCE):
+        return "warn", found, "make room, or let retention drop more"
+    return "ok", found
+
+
 def privileges(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     """Look what the current user may do."""
     [(user, superuser, owner, roles)] = _all(
@@ -225,6 +250,8 @@ _SERVER_CHECKS: tuple[Callable[[psycopg.Connection[Any], bool], Finding], ...] =
     group_checks.failing_timers,
     group_checks.dead_letters,
     group_checks.abandoned_stages,
+    group_checks.flows,
+    disk,
     privileges,
 )
 

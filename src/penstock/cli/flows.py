@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     *("name", "flow_type", "state", "lag", "warm", "cold", "rows_per_second"),
-    *("epoch", "epoch_at", "dead_letters", "error"),
+    *("epoch", "epoch_at", "dead_letters", "late_rows", "error"),
 )
 _ACTION_COLUMNS = ("flow", "flow_type", "action", "action_class", "plugin", "warm", "cold")
 _FAILED = 1
@@ -76,6 +76,7 @@ def run(
 
     said = dict(setting.partition("=")[::2] for setting in conf)
     supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
+    supervisor.require_free()
     # Signals last: Spark takes Ctrl-C for itself when it starts.
     with sessions.opened(settings, master, remote, said) as spark, _live() as show, _ends_with_signals(supervisor.end):
         ran_well = supervisor.run(spark, show)
@@ -137,7 +138,8 @@ def flows(context: click.Context, as_json: bool) -> None:
 
     Prints name, type, state (starting, running, backing off, failed, paused, stopped, finished, or lost when its
     supervisor is not heard of), lag, how much of that is warm (admitted to an epoch that is not published) and cold,
-    rows per second, the last epoch and when it was seen, dead letters, and the last error.
+    rows per second, the last epoch and when it was seen, dead letters, rows that came too late for the watermark and
+    were dropped by Spark, and the last error.
     """
     if context.invoked_subcommand is not None:
         return

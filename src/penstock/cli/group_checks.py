@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import psycopg
 
-from penstock.engine import group_calls, migrate, option_calls, stage_calls
+from penstock.engine import flow_calls, group_calls, migrate, option_calls, stage_calls
 from penstock.engine.calls import Call
 from penstock.engine.group_calls import FailingTimer, GroupInfo
 
@@ -122,6 +122,18 @@ def abandoned_stages(connection: psycopg.Connection[Any], embedded: bool) -> Fin
         return "info", f"{found}, of jobs that are at work"
     named = f"{found}, {len(old)} not written to for {_ABANDONED}, the first of {old[0].writer}"
     return "warn", named, "left by Spark jobs that were killed; `penstock maintain` removes them after a day"
+
+
+def flows(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
+    """Look for flows that nobody runs any more, and for those that failed."""
+    if (unseen := _unseen(connection)) is not None:
+        return unseen
+    known = _ask(connection, flow_calls.flows())
+    bad = [flow for flow in known if flow.state in ("lost", "failed")]
+    if not bad:
+        return "ok", "none" if not known else f"{len(known)}, none lost or failed"
+    found = [f"{flow.name} is {flow.state}{f' since {_when(flow.since)}' if flow.since else ''}" for flow in bad]
+    return "fail", _listed(found), "run them again with `penstock run`; `penstock flows` says more"
 
 
 def _stuck(connection: psycopg.Connection[Any]) -> dict[tuple[str, str], GroupInfo]:

@@ -28,6 +28,9 @@ _COLUMNS = (
     *("queue", "name", "mode", "lag", "depth", "ready", "claimed", "waiting"),
     *("oldest_since", "oldest_age", "dead_letters", "enrolling"),
 )
+# Those that fit into 80 columns.
+_SHORT = ("queue", "name", "mode", "lag", "ready", "claimed", "waiting", "age", "dead")
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _ABOVE = 1
 
 group_option = click.option("--group", help="Only this group.")
@@ -50,10 +53,12 @@ def groups(given: Given, queue: str | None, as_json: bool) -> None:
 
     Prints queue, name, mode, lag (messages that are not acknowledged), depth (those that nobody holds), how many pieces
     of work are ready, claimed and waiting (for a retry or a delay), since when the oldest has been as it is and how
-    many seconds that is, dead letters, and whether the group is still taking up partitions.
+    many seconds that is, dead letters, and whether the group is still taking up partitions. On a terminal of less than
+    120 columns it leaves out depth and enrolling, and prints the age short.
     """
     with given.client() as client:
-        output.show(map(_record, client.groups(queue)), _COLUMNS, as_json)
+        columns = _SHORT if output.is_narrow() and not as_json else _COLUMNS
+        output.show(map(_record, client.groups(queue)), columns, as_json)
 
 
 @click.command(cls=Command, examples=("penstock lag orders", "penstock lag orders --group billing --max 1000"))
@@ -183,4 +188,13 @@ def _record(info: "GroupInfo") -> dict[str, Any]:
 
     since = info.oldest_since
     age = None if since is None else max(0, round((datetime.now(UTC) - since).total_seconds()))
-    return {**msgspec.structs.asdict(info), "oldest_age": age}
+    record = {**msgspec.structs.asdict(info), "oldest_age": age}
+    return {**record, "age": _short(age), "dead": info.dead_letters} if output.is_narrow() else record
+
+
+def _short(age: int | None) -> str | None:
+    """Return a number of seconds in its largest unit."""
+    if age is None:
+        return None
+    size, unit = next((size, unit) for size, unit in _UNITS if age >= size or size == 1)
+    return f"{age // size}{unit}"

@@ -12,7 +12,7 @@ import click
 
 from penstock.cli import output
 from penstock.cli.options import Command, Given, json_option
-from penstock.errors import Retryable, Unavailable
+from penstock.errors import PenstockError, Retryable, Unavailable
 
 if TYPE_CHECKING:
     from penstock.engine.client import Client
@@ -85,7 +85,13 @@ def passes(client: "Client", every: float) -> Iterator[dict[str, Any] | None]:
         nonlocal sweep_due
         if time.monotonic() >= sweep_due:
             sweep_due = time.monotonic() + _SWEEP_EVERY
-            sweep(client)
+            try:
+                sweep(client)
+            except (Retryable, Unavailable):
+                raise
+            except PenstockError as error:
+                # Retention and merging go on, and the next sweep tries again.
+                output.remark(f"penstock: a sweep failed: {error}")
 
     while True:
         try:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli import output
+from penstock.cli.completing import TYPES
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -79,6 +81,9 @@ class Command(click.Command):
         self.examples = tuple(examples)
         self.epilog = epilog(examples)
         self._more = CONNECTION if connects else ()
+        for parameter in self.params:
+            if parameter.type is click.STRING and parameter.name in TYPES:
+                parameter.type = TYPES[parameter.name]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return its own parameters and the connection options."""
@@ -90,7 +95,18 @@ def epilog(examples: Sequence[str]) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples)])
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+def json_option(function: Any) -> Any:
+    """Add the options that say how a list is printed."""
+    titles = click.option(
+        "--titles",
+        is_flag=True,
+        expose_value=False,
+        callback=lambda context, option, value: output.begin_with_titles(value),
+        help="In a pipe, begin with a line of the columns' names.",
+    )
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")(titles(function))
+
+
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
 

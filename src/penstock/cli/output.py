@@ -12,11 +12,26 @@ from typing import Any
 import click
 
 Record = Mapping[str, Any]
+_NARROW = 120
+_titles = False
 
 
 def is_terminal() -> bool:
     """Say whether a person is looking."""
     return sys.stdout.isatty()
+
+
+def is_narrow() -> bool:
+    """Say whether the terminal is too narrow for a table of many columns."""
+    from rich.console import Console
+
+    return is_terminal() and Console().width < _NARROW
+
+
+def begin_with_titles(wanted: bool) -> None:
+    """Say whether lists in a pipe begin with a line of their columns' names."""
+    global _titles
+    _titles = wanted
 
 
 def remark(text: str) -> None:
@@ -32,6 +47,8 @@ def show(records: Iterable[Record], columns: Sequence[str], as_json: bool) -> No
     elif is_terminal():
         _table(records, columns)
     else:
+        if _titles:
+            click.echo("\t".join(columns))
         for record in records:
             click.echo("\t".join(_plain(record[column]) for column in columns))
 
@@ -77,11 +94,15 @@ def _table(records: Iterable[Record], columns: Sequence[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD)
+    rows = list(records)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in columns:
-        # Nothing is cut off: an address that ends in … is of no use.
-        table.add_column(column, overflow="fold")
-    for record in records:
+        # Nothing is cut off: an address that ends in … is of no use. Where it is narrow, texts are folded, numbers not.
+        numbers = any(record[column] is not None for record in rows) and all(
+            isinstance(record[column], int | float | None) for record in rows
+        )
+        table.add_column(column, overflow="fold", no_wrap=numbers, justify="right" if numbers else "left")
+    for record in rows:
         table.add_row(*(Text(_plain(record[column])) for column in columns))
     Console().print(table)
 

@@ -29,7 +29,16 @@ from penstock.cli import (
     verifying,
 )
 from penstock.cli.options import CONNECTION, Given
-from penstock.errors import EmbeddedError, InvalidInput, NotFound, PenstockError, Retryable, SetupError, Unavailable
+from penstock.errors import (
+    EmbeddedError,
+    InvalidFlows,
+    InvalidInput,
+    NotFound,
+    PenstockError,
+    Retryable,
+    SetupError,
+    Unavailable,
+)
 
 _CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (InvalidInput, 2),
@@ -187,8 +196,8 @@ def main() -> NoReturn:
 
 
 def _fail(ctx: click.Context, error: BaseException, text: str, code: int) -> NoReturn:
-    # The embedded server's own words are lines of a log, and stay so.
-    if not isinstance(error, EmbeddedError):
+    # The embedded server's own words are lines of a log, and each problem of flows is a line: they stay so.
+    if not isinstance(error, EmbeddedError | InvalidFlows):
         text = " ".join(text.split())
     said = ". ".join([text.rstrip("."), *getattr(error, "__notes__", ())])
     click.echo(f"penstock: {said}", err=True)

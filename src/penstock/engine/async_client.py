@@ -12,6 +12,7 @@ from uuid import UUID
 from penstock import settings as settings_module
 from penstock.engine import calls, foreign, option_calls, pushes, savepoints
 from penstock.engine.address import redact
+from penstock.engine.arguments import Name, Seconds, seconds
 from penstock.engine.async_consumer import AsyncConsumer
 from penstock.engine.async_operating import AsyncOperator
 from penstock.engine.batch import AsyncRun
@@ -63,8 +64,11 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         self.notify = self.settings.notify
         self._database = AsyncDatabase(self.settings)
         self._spreads = Spreads()
-        self._producer = Producer()
         super().__init__()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._producer = Producer()
         self._pushes: Batcher[Parcel, list[PushResult]] = self._batcher("push", Pushes(self._database, self._producer))
 
     @property
@@ -105,11 +109,11 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         queue: str,
         message_or_list: Any,
         *,
-        partition: str | None = None,
-        key: str | None = None,
+        partition: Name | None = None,
+        key: Name | None = None,
         headers: Mapping[str, str] | None = None,
         dedupe_id: str | None = None,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
     ) -> PushResult:
         """Push one message or a list of them, in one transaction, to one partition."""
@@ -127,9 +131,9 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
     async def push_many(
         self,
         queue: str,
-        messages: Iterable[tuple[str, Any] | Message],
+        messages: Iterable[tuple[Name, Any] | Message],
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
     ) -> list[PushResult]:
         """Push (partition, message) pairs, or Messages, in one transaction; one result per partition."""
@@ -142,7 +146,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         self,
         queue: str | None = None,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         after: ScheduledInfo | None = None,
         limit: int = 100,
     ) -> list[ScheduledInfo]:
@@ -182,7 +186,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
     async def read(
         self,
         queue: str,
-        partition: str,
+        partition: Name,
         start: int = 0,
         stop: int | None = None,
         *,
@@ -199,7 +203,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
     async def scan(
         self,
         queue: str,
-        partition: str,
+        partition: Name,
         start: int = 0,
         stop: int | None = None,
         *,
@@ -214,7 +218,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
     async def read_arrow(
         self,
         queue: str,
-        partition: str,
+        partition: Name,
         start: int = 0,
         stop: int | None = None,
         *,
@@ -225,7 +229,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         from penstock.engine.arrow import table
 
         pages = self._pages(queue, partition, start, stop, start_time, stop_time, None)
-        return table(queue, partition, [page async for page in pages])
+        return table(*Place(queue, partition), [page async for page in pages])
 
     async def get(self, message_id: UUID | str) -> StoredMessage:
         """Return the message with this id; raises NotFound."""
@@ -235,13 +239,13 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         self,
         queue: str,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         last: int = 10,
         follow: bool = True,
-        idle_timeout: float | None = None,
+        idle_timeout: Seconds | None = None,
     ) -> AsyncIterator[StoredMessage]:
         """Yield the last messages of a queue, then new ones as they come."""
-        tail = Tail(queue, last, idle_timeout)
+        tail = Tail(queue, last, seconds(idle_timeout))
         while True:
             for place, start, stop in tail.changes(await self.partitions(queue, partition)):
                 tail.add(await self.read(*place, start, stop))
@@ -257,7 +261,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         """Describe all queues."""
         return await self._database.run(calls.queues())
 
-    async def partitions(self, queue: str, partition: str | None = None) -> list[PartitionInfo]:
+    async def partitions(self, queue: str, partition: Name | None = None) -> list[PartitionInfo]:
         """Describe the partitions of a queue, or the one that is named."""
         return await self._database.run(calls.partitions(queue, partition))
 
@@ -269,7 +273,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         self,
         queue: str,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         priority: int = 0,
         description: str | None = None,
         **settings: Any,
@@ -286,7 +290,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         self,
         queue: str,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         priority: int | None = None,
         description: str | None = None,
         **settings: Any,
@@ -300,11 +304,11 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         self._spreads.forget(queue)
         return await self._database.run(calls.configure_queue(queue, settings, description))
 
-    async def purge(self, queue: str, *, partition: str | None = None) -> int:
+    async def purge(self, queue: str, *, partition: Name | None = None) -> int:
         """Drop all messages of a queue or partition and return how many; offsets go on where they were."""
         return await self._database.run(calls.purge(queue, partition))
 
-    async def delete(self, queue: str, *, partition: str | None = None) -> int:
+    async def delete(self, queue: str, *, partition: Name | None = None) -> int:
         """Delete a queue or partition with all that belongs to it; returns how many messages went."""
         self._spreads.forget(queue)
         self._subscribed.clear()
@@ -323,7 +327,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
     async def _pages(
         self,
         queue: str,
-        partition: str,
+        partition: Name,
         start: int,
         stop: int | None,
         start_time: datetime | None,

@@ -1,28 +1,37 @@
 """Consuming with an asynchronous client: the twin of `consumer`, which has the full descriptions."""
 
 import asyncio
+import logging
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from penstock.engine import bells, group_calls, hints
+from penstock.engine import bells, forks, group_calls, hints
+from penstock.engine.arguments import Name, Seconds, as_text, positive, seconds
+from penstock.engine.async_workers import AsyncCrew
 from penstock.engine.batch import AsyncBatch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.batcher import Batcher, M, R, Work
-from penstock.engine.calls import Call, Place, names
+from penstock.engine.calls import Call, Place, group_names
 from penstock.engine.consumer import make_consumer_id, patience, sweep_failed
 from penstock.engine.counters import Counters
 from penstock.engine.database import AsyncDatabase
 from penstock.engine.flushes import Pops, Settlings, Sweeps
 from penstock.engine.group_calls import MAX_BYTES, Claim, Settling, Sweep
+from penstock.engine.handlers import AsyncHandler, AsyncHook
 from penstock.engine.hints import Hints
 from penstock.engine.messages import StoredMessage
+from penstock.engine.outages import Outage
 from penstock.engine.polling import Line, Sweeping
 from penstock.engine.renewing import keep_renewed
+from penstock.engine.signals import Catcher
 from penstock.engine.waiting import Hall, Key, Step
-from penstock.errors import AlreadyExists, InvalidInput, LeaseLost, PenstockError
+from penstock.errors import AlreadyExists, InvalidInput, PenstockError
+
+log = logging.getLogger("penstock.consumer")
 
 # Renewals by many different lease times are sent one by one.
 _MOST_SETTLERS = 64
@@ -37,6 +46,11 @@ class AsyncConsumer:
     notify: bool
 
     def __init__(self) -> None:
+        self._begin()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process."""
         self.consumer_id = make_consumer_id()
         self._lines: dict[tuple[str, str], Line] = {}
         self._subscribed: set[tuple[str, str]] = set()
@@ -55,12 +69,12 @@ class AsyncConsumer:
         queue: str,
         group: str = "default",
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
@@ -90,56 +104,83 @@ class AsyncConsumer:
         group: str = "default",
         *,
         stop: asyncio.Event | None = None,
-        idle_timeout: float | None = None,
-        lease: float | None = None,
+        idle_timeout: Seconds | None = None,
+        lease: Seconds | None = None,
+        give_up_after: Seconds | None = None,
+        on_error: Callable[[AsyncBatch, BaseException], object] | None = None,
         **options: Any,
     ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
+        give_up = positive("give_up_after", give_up_after)
+        hook = None if on_error is None else AsyncHook(on_error)
         options["wait"] = patience(idle_timeout, **options)
+        owner = self.consumer_id
+        outage = Outage(f"pop from {queue} for {group}", give_up)
+
+        async def sleep(seconds: float) -> bool:
+            if stop is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await stop.wait()
+                return stop.is_set()
+            await asyncio.sleep(seconds)
+            return False
+
         while stop is None or not stop.is_set():
-            batch = await self._take(queue, group, stop, lease=lease, **options)
+            try:
+                batch = await self._take(queue, group, stop, lease=lease, **options)
+            except PenstockError as error:
+                await sleep(outage.pause(error))
+                continue
+            outage.over()
             if batch is None:
                 return
+            log.debug("took %s", batch)
+            batch.go_on(sleep, hook)
             renewals = asyncio.create_task(keep_renewed(batch, lease))
             try:
                 yield batch
             finally:
                 renewals.cancel()
-                if not batch.settled:
-                    with suppress(LeaseLost):
-                        await batch.release()
+                if not batch.settled and not batch.abandoned and self.consumer_id == owner:
+                    await self._give_back(batch)
 
     async def process(
         self,
         queue: str,
-        handler: Callable[[StoredMessage], Awaitable[object]],
+        handler: Callable[[StoredMessage], object],
         *,
         group: str = "default",
         concurrency: int = 1,
         stop: asyncio.Event | None = None,
-        idle_timeout: float | None = None,
+        idle_timeout: Seconds | None = None,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - for each handler, and not for the whole
+        grace: Seconds = 8.0,
+        handle_signals: bool = True,
+        on_error: Callable[[StoredMessage, BaseException], object] | None = None,
         **options: Any,
     ) -> int:
-        """Await a function for each message, in `concurrency` tasks; returns how many were handled."""
+        """Await a function for each message, in `concurrency` tasks; returns how many were handled.
+
+        One that is not a coroutine function is called in a thread.
+        """
         if concurrency < 1:
             raise InvalidInput(f"concurrency is {concurrency} but must be at least 1")
-        ending = stop or asyncio.Event()
+        allowed, ending = positive("timeout", timeout), positive("grace", grace)
+        hook = None if on_error is None else AsyncHook(on_error)
+        handlers = [AsyncHandler(handler, "handler", allowed) for _ in range(concurrency)]
 
-        async def work() -> int:
-            handled = 0
-            batches = self.consume(queue, group, stop=ending, idle_timeout=idle_timeout, **options)
-            # Closed here and not when it is collected: by then the client may be closed, and nothing is given back.
-            async with aclosing(batches):
-                async for batch in batches:
-                    handled += await handle(batch, handler, ending)
-            return handled
+        def consume(stop: asyncio.Event) -> AsyncGenerator[AsyncBatch, None]:
+            return self.consume(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                workers = [tasks.create_task(work()) for _ in range(concurrency)]
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        return sum(worker.result() for worker in workers)
+        crew = AsyncCrew(consume, hook, stop or asyncio.Event(), ending)
+        loop = asyncio.get_running_loop()
+        with Catcher(partial(loop.call_soon_threadsafe, crew.interrupt), wanted=handle_signals) as signals:
+            handled = await crew.run(handlers)
+        signals.hand_on()
+        # Where the signal cancels the main task, and this is it, it ends here.
+        await asyncio.sleep(0)
+        return handled
 
     async def sweep(self) -> Sweep | None:
         """Do what time brings: expired leases, delays, backoffs. Consumers do this by themselves."""
@@ -162,19 +203,20 @@ class AsyncConsumer:
         group: str,
         stop: asyncio.Event | None = None,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
         batch: int | None = None,
         partitions: int | None = None,
     ) -> AsyncBatch | None:
-        names(queue, group, *([] if partition is None else [partition]))
+        partition, lease, wait = as_text(partition), seconds(lease), seconds(wait)
+        group_names(queue, group, partition)
         await self._subscribe(queue, group, mode, subscription)
         request = PopRequest(
             queue,
@@ -262,6 +304,14 @@ class AsyncConsumer:
                 await settler.submit(call)
         self._hall.stir()
         return None
+
+    async def _give_back(self, batch: AsyncBatch) -> None:
+        """Give back what the loop that has it did not settle; what cannot be given back comes when its lease ends."""
+        log.debug("giving back %s", batch)
+        try:
+            await batch.release()
+        except PenstockError as error:
+            log.warning("%s could not be given back, and comes again when its lease ends: %s", batch, error)
 
     async def _has_pending(self, request: PopRequest) -> bool:
         """Ask whether a pop could get something; one that cannot be asked may."""
@@ -381,23 +431,3 @@ class Signal:
                     task.cancel()
                 await asyncio.gather(*either, return_exceptions=True)
         self._event.clear()
-
-
-async def handle(batch: AsyncBatch, handler: Callable[[StoredMessage], Awaitable[object]], stop: asyncio.Event) -> int:
-    """Await the handler for each message of a batch and settle it; returns how many were handled."""
-    for index, message in enumerate(batch.messages):
-        if stop.is_set() and len(batch.claims) == 1:
-            with suppress(LeaseLost):
-                if index:
-                    await batch.ack(up_to=message.offset)
-                await batch.release()
-            return index
-        try:
-            await handler(message)
-        except Exception as error:
-            with suppress(LeaseLost):
-                await batch.nack_message(message, error)
-            return index
-    with suppress(LeaseLost):
-        await batch.ack()
-    return len(batch.messages)

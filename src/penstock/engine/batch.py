@@ -4,19 +4,35 @@ A batch is settled once: acknowledged, failed or given back. As a context manage
 exit, nack on an exception, and back without counting an attempt when the program itself is being stopped.
 """
 
+import logging
+import os
+import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
 from penstock.engine import group_calls
+from penstock.engine.arguments import Seconds
 from penstock.engine.calls import Call
 from penstock.engine.group_calls import Claim
 from penstock.engine.messages import StoredMessage
+from penstock.engine.outages import Outage
 from penstock.errors import InvalidInput, LeaseLost, PenstockError
+
+log = logging.getLogger("penstock.consumer")
 
 Run = Callable[[Call[Any]], Any]
 AsyncRun = Callable[[Call[Any]], Awaitable[Any]]
+# Sleeps, and says whether the consumer has been told to stop.
+Sleep = Callable[[float], bool]
+AsyncSleep = Callable[[float], Awaitable[bool]]
+OnError = Callable[[Any, BaseException], object]
+
+# What is kept of an error, and of its traceback: of that the end, where it happened.
+_ERROR_CHARACTERS = 2000
+_TRACEBACK_CHARACTERS = 8000
 
 
 class _Claims:
@@ -29,6 +45,9 @@ class _Claims:
         self.messages: list[StoredMessage] = [message for claim in claims for message in claim.messages]
         self.settled = claims[0].lease_id is None
         self._acked: set[tuple[int, int]] = set()
+        self._entered_by: int | None = None
+        # Nobody renews it or gives it back any more: its lease runs out, which counts as an attempt.
+        self.abandoned = False
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -54,6 +73,29 @@ class _Claims:
         """Take note that the transaction which settled it was rolled back; so much had been done before."""
         self.settled = False
         self._acked &= acknowledged
+
+    @property
+    def lease_left(self) -> float:
+        """How many seconds its lease lasts, as far as this machine's clock can tell."""
+        until = min((claim.lease_until for claim in self.claims if claim.lease_until), default=None)
+        return 60.0 if until is None else (until - datetime.now(UTC)).total_seconds()
+
+    def _enter(self) -> None:
+        self._entered_by = os.getpid()
+
+    def _pause(self, outage: Outage, error: PenstockError) -> float:
+        """Return how long to wait before it is settled again; raises LeaseLost when that makes no sense any more."""
+        pause = outage.pause(error)
+        left = self.lease_left
+        if left <= 0:
+            raise LeaseLost(
+                f"{self} could not be settled before its lease ended, so its messages are delivered again: {error}"
+            ) from error
+        return min(pause, left)
+
+    def _is_left_alone(self) -> bool:
+        """Say that there is nothing to settle: it is done, or this is a child of the process that has the batch."""
+        return self.settled or self._entered_by != os.getpid()
 
     @contextmanager
     def settling(self) -> Iterator[None]:
@@ -92,11 +134,17 @@ class _Claims:
         self._acked.update((message.partition_id, message.offset) for message in messages)
         self.settled = len(self._acked) == len(self.messages)
 
-    def _nack(self, offset: int | None, reason: str | None, delay: float | None, error: str | None) -> list[Call[str]]:
+    def _nack(
+        self, offset: int | None, reason: str | None, delay: Seconds | None, error: str | BaseException | None
+    ) -> list[Call[str]]:
         if offset is not None:
             self._only()
-        said = reason if error is None else error
-        return [group_calls.nack(claim, offset, said, reason, delay) for claim in self.claims]
+        if isinstance(error, BaseException):
+            said: str | None = describe(error)
+            trace, reason = trace_of(error), reason or type(error).__name__
+        else:
+            said, trace = reason if error is None else error, None
+        return [group_calls.nack(claim, offset, said, reason, delay, trace) for claim in self.claims]
 
     def _nack_message(self, message: StoredMessage, error: BaseException) -> list[Call[Any]]:
         """Fail at one message: earlier ones are done, later claims are given back."""
@@ -105,11 +153,11 @@ class _Claims:
         done = [group_calls.ack(self.claims[:place], None)] if place else []
         return [
             *done,
-            group_calls.nack(failed, message.offset, describe(error), type(error).__name__, None),
+            group_calls.nack(failed, message.offset, describe(error), type(error).__name__, None, trace_of(error)),
             *self._release(self.claims[place + 1 :]),
         ]
 
-    def _renew(self, lease: float | None) -> Call[None]:
+    def _renew(self, lease: Seconds | None) -> Call[None]:
         self._open()
         return group_calls.renew(self.claims, lease)
 
@@ -117,6 +165,20 @@ class _Claims:
         return [
             group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, claim.shared) for claim in claims
         ]
+
+    def _release_after(self, done: int) -> list[Call[Any]]:
+        """Acknowledge the first messages, and give back the rest."""
+        if not 0 <= done <= len(self.messages):
+            raise InvalidInput(f"done is {done} but must be from 0 to {len(self.messages)}, as many as the batch has")
+        whole = 0
+        while whole < len(self.claims) and len(self.claims[whole].messages) <= done:
+            done -= len(self.claims[whole].messages)
+            whole += 1
+        calls: list[Call[Any]] = [group_calls.ack(self.claims[:whole], None)] if whole else []
+        if done:
+            begun = self.claims[whole]
+            calls.append(group_calls.ack([begun], begun.messages[done].offset))
+        return [*calls, *self._release(self.claims[whole:])]
 
     def _open(self) -> None:
         if self.settled:
@@ -140,10 +202,35 @@ class Batch(_Claims):
     def __init__(self, queue: str, group: str, claims: list[Claim], run: Run) -> None:
         super().__init__(queue, group, claims)
         self._run = run
+        self._sleep: Sleep | None = None
+        self._on_error: OnError | None = None
+
+    def go_on(self, sleep: Sleep, on_error: OnError | None) -> None:
+        """Settle it through outages from now on, for as long as its lease lasts, as a loop does that must not end."""
+        self._sleep = sleep
+        self._on_error = on_error
+
+    def _patiently(self, call: Call[Any]) -> Any:
+        """Run a call; where the batch is one of a loop, through an outage."""
+        if self._sleep is None:
+            return self._run(call)
+        outage, stopped = Outage(f"settle {self}"), False
+        while True:
+            try:
+                done = self._run(call)
+            except LeaseLost:
+                raise
+            except PenstockError as error:
+                if stopped:
+                    raise
+                stopped = self._sleep(self._pause(outage, error))
+            else:
+                outage.over()
+                return done
 
     def ack(self, up_to: int | None = None) -> None:
         """Acknowledge everything, or all below an offset; raises LeaseLost when the lease is not live."""
-        self.ack_through(self._run, up_to)
+        self.ack_through(self._patiently, up_to)
 
     def ack_through(self, run: Run, up_to: int | None = None) -> None:
         """Acknowledge through something else, a transaction: what it rolls back it calls unsettled again."""
@@ -157,7 +244,7 @@ class Batch(_Claims):
 
     def ack_message(self, message: StoredMessage) -> None:
         """Acknowledge one message of a shared group."""
-        self._run(self._ack_message(message))
+        self._patiently(self._ack_message(message))
         self._done([message])
 
     def nack(
@@ -165,27 +252,34 @@ class Batch(_Claims):
         offset: int | None = None,
         *,
         reason: str | None = None,
-        delay: float | None = None,
-        error: str | None = None,
+        delay: Seconds | None = None,
+        error: str | BaseException | None = None,
     ) -> list[str]:
         """Say that it failed, at `offset` if that is known: all before it is done.
 
         It is delivered again after the backoff, or `delay` seconds; the message that exhausts its attempts becomes a
-        dead letter. Returns 'retry' or 'dead letter' for each partition.
+        dead letter. `error` is a text or an exception, whose traceback the dead letter keeps. Returns 'retry' or 'dead
+        letter' for each partition.
         """
         return self._settle(self._nack(offset, reason, delay, error))
 
-    def nack_message(self, message: StoredMessage, error: BaseException) -> None:
-        """Say that one message failed: those before it are done, and later partitions are given back."""
-        self._settle(self._nack_message(message, error))
+    def nack_message(self, message: StoredMessage, error: BaseException) -> str:
+        """Say that one message failed: those before it are done, and later partitions are given back.
 
-    def renew(self, lease: float | None = None) -> None:
+        Returns 'retry' or 'dead letter'.
+        """
+        return outcome_of(self._settle(self._nack_message(message, error)))
+
+    def renew(self, lease: Seconds | None = None) -> None:
         """Extend the lease from now, by `lease` seconds or the group's lease time."""
         self._run(self._renew(lease))
 
-    def release(self) -> None:
-        """Give the messages back: they are delivered again at once, and no attempt is counted."""
-        self._settle(self._release(self.claims))
+    def release(self, done: int = 0) -> None:
+        """Give the messages back: they are delivered again at once, and no attempt is counted.
+
+        The first `done` of them are acknowledged instead.
+        """
+        self._settle(self._release_after(done))
 
     def _settle(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Run one call per claim; a lease that is lost does not keep the others from theirs."""
@@ -194,7 +288,7 @@ class Batch(_Claims):
         with self.settling():
             for call in calls:
                 try:
-                    results.append(self._run(call))
+                    results.append(self._patiently(call))
                 except LeaseLost as error:
                     lost = error
             if lost is not None:
@@ -202,23 +296,40 @@ class Batch(_Claims):
         return results
 
     def __enter__(self) -> Self:
+        self._enter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.settled:
+        if self._is_left_alone():
             return
-        if error is None:
-            self.ack()
-            return
-        # A lease that is gone must not hide the error.
-        with suppress(LeaseLost):
-            if isinstance(error, Exception):
-                self.nack(reason=type(error).__name__, error=describe(error))
+        try:
+            if error is None:
+                self.ack()
+            elif isinstance(error, Exception):
+                self._call_hook(error)
+                outcomes = self.nack(error=error)
+                log.warning("%s failed; %s", self, and_then(outcomes[0]), exc_info=error)
             else:
                 # The program's end is nobody's failure.
                 self.release()
+        except LeaseLost as lost:
+            # It must not hide the error, nor end a loop that goes on through everything else.
+            if error is None and self._sleep is None:
+                raise
+            log.warning("%s", lost)
+        except BaseException:
+            # A failure that could not be recorded must count, which giving back would not.
+            self.abandoned = error is not None
+            raise
+
+    def _call_hook(self, error: BaseException) -> None:
+        if self._on_error is not None:
+            try:
+                self._on_error(self, error)
+            except Exception:
+                log.exception("on_error failed for %s", self)
 
 
 class AsyncBatch(_Claims):
@@ -227,10 +338,35 @@ class AsyncBatch(_Claims):
     def __init__(self, queue: str, group: str, claims: list[Claim], run: AsyncRun) -> None:
         super().__init__(queue, group, claims)
         self._run = run
+        self._sleep: AsyncSleep | None = None
+        self._on_error: Callable[[Any, BaseException], Awaitable[object]] | None = None
+
+    def go_on(self, sleep: AsyncSleep, on_error: Callable[[Any, BaseException], Awaitable[object]] | None) -> None:
+        """Settle it through outages from now on, for as long as its lease lasts."""
+        self._sleep = sleep
+        self._on_error = on_error
+
+    async def _patiently(self, call: Call[Any]) -> Any:
+        """Run a call; where the batch is one of a loop, through an outage."""
+        if self._sleep is None:
+            return await self._run(call)
+        outage, stopped = Outage(f"settle {self}"), False
+        while True:
+            try:
+                done = await self._run(call)
+            except LeaseLost:
+                raise
+            except PenstockError as error:
+                if stopped:
+                    raise
+                stopped = await self._sleep(self._pause(outage, error))
+            else:
+                outage.over()
+                return done
 
     async def ack(self, up_to: int | None = None) -> None:
         """Acknowledge everything, or all below an offset."""
-        await self.ack_through(self._run, up_to)
+        await self.ack_through(self._patiently, up_to)
 
     async def ack_through(self, run: AsyncRun, up_to: int | None = None) -> None:
         """Acknowledge through something else, a transaction."""
@@ -244,7 +380,7 @@ class AsyncBatch(_Claims):
 
     async def ack_message(self, message: StoredMessage) -> None:
         """Acknowledge one message of a shared group."""
-        await self._run(self._ack_message(message))
+        await self._patiently(self._ack_message(message))
         self._done([message])
 
     async def nack(
@@ -252,23 +388,23 @@ class AsyncBatch(_Claims):
         offset: int | None = None,
         *,
         reason: str | None = None,
-        delay: float | None = None,
-        error: str | None = None,
+        delay: Seconds | None = None,
+        error: str | BaseException | None = None,
     ) -> list[str]:
         """Say that it failed, at `offset` if that is known."""
         return await self._settle(self._nack(offset, reason, delay, error))
 
-    async def nack_message(self, message: StoredMessage, error: BaseException) -> None:
+    async def nack_message(self, message: StoredMessage, error: BaseException) -> str:
         """Say that one message failed."""
-        await self._settle(self._nack_message(message, error))
+        return outcome_of(await self._settle(self._nack_message(message, error)))
 
-    async def renew(self, lease: float | None = None) -> None:
+    async def renew(self, lease: Seconds | None = None) -> None:
         """Extend the lease from now."""
         await self._run(self._renew(lease))
 
-    async def release(self) -> None:
-        """Give the messages back."""
-        await self._settle(self._release(self.claims))
+    async def release(self, done: int = 0) -> None:
+        """Give the messages back, but for the first `done` of them, which are acknowledged."""
+        await self._settle(self._release_after(done))
 
     async def _settle(self, calls: Sequence[Call[Any]]) -> list[Any]:
         results: list[Any] = []
@@ -276,7 +412,7 @@ class AsyncBatch(_Claims):
         with self.settling():
             for call in calls:
                 try:
-                    results.append(await self._run(call))
+                    results.append(await self._patiently(call))
                 except LeaseLost as error:
                     lost = error
             if lost is not None:
@@ -284,23 +420,64 @@ class AsyncBatch(_Claims):
         return results
 
     async def __aenter__(self) -> Self:
+        self._enter()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.settled:
+        if self._is_left_alone():
             return
-        if error is None:
-            await self.ack()
-            return
-        with suppress(LeaseLost):
-            if isinstance(error, Exception):
-                await self.nack(reason=type(error).__name__, error=describe(error))
+        try:
+            if error is None:
+                await self.ack()
+            elif isinstance(error, Exception):
+                await self._call_hook(error)
+                outcomes = await self.nack(error=error)
+                log.warning("%s failed; %s", self, and_then(outcomes[0]), exc_info=error)
             else:
                 await self.release()
+        except LeaseLost as lost:
+            if error is None and self._sleep is None:
+                raise
+            log.warning("%s", lost)
+        except BaseException:
+            self.abandoned = error is not None
+            raise
+
+    async def _call_hook(self, error: BaseException) -> None:
+        if self._on_error is not None:
+            try:
+                await self._on_error(self, error)
+            except Exception:
+                log.exception("on_error failed for %s", self)
 
 
 def describe(error: BaseException) -> str:
     """Return what an operator should read of an error."""
-    return f"{type(error).__name__}: {error}"[:2000]
+    try:
+        said = str(error)
+    except Exception as second:
+        said = f"(its text cannot be had: {type(second).__name__})"
+    return f"{type(error).__name__}: {said}"[:_ERROR_CHARACTERS]
+
+
+def trace_of(error: BaseException) -> str | None:
+    """Return the traceback of an error, or the end of a long one; None for an error that was never raised."""
+    if error.__traceback__ is None:
+        return None
+    try:
+        lines = "".join(traceback.format_exception(error))
+    except Exception:
+        lines = "".join(traceback.format_tb(error.__traceback__))
+    return lines if len(lines) <= _TRACEBACK_CHARACTERS else f"…\n{lines[-_TRACEBACK_CHARACTERS:]}"
+
+
+def outcome_of(results: list[Any]) -> str:
+    """Return what became of the message that failed, of all that was settled with it."""
+    return next((result for result in results if isinstance(result, str)), "retry")
+
+
+def and_then(outcome: str | None) -> str:
+    """Say what becomes of what failed."""
+    return "it is a dead letter now" if outcome == "dead letter" else "it will be retried"

@@ -140,7 +140,7 @@ def has_pending_messages(queue: str, partition: str | None, group: str, lows: li
     """Ask whether a pop could get something now."""
     return Call(
         "SELECT penstock.has_pending_messages(%s::text, %s::text, %s::text, %s::bigint[])",
-        (*names(queue), partition, *names(group), lows),
+        (*names(queue), partition, *names(group, what=("group",)), lows),
         lambda rows: bool(rows[0][0]),
         True,
     )

@@ -4,11 +4,20 @@ import threading
 from collections.abc import Iterable
 from weakref import WeakSet
 
+from penstock.engine import forks
 from penstock.engine.calls import Place
 from penstock.engine.waiting import Hall
 
 _lock = threading.Lock()
 _halls: dict[str, WeakSet[Hall]] = {}
+
+
+@forks.reset_in_children
+def _begin() -> None:
+    """Forget those who wait in the parent, and a lock that one of its threads may hold."""
+    global _lock
+    _lock = threading.Lock()
+    _halls.clear()
 
 
 def hang(dsn: str, hall: Hall) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.engine.arguments import Name, as_text, seconds
 from penstock.engine.ids import address
 from penstock.engine.messages import PushResult, StoredMessage
 from penstock.engine.packing import Segment, Slice, unpack
@@ -48,11 +49,18 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
     hot: bool = False
 
 
-class Place(NamedTuple):
-    """A partition of a queue, by name."""
-
+class _Place(NamedTuple):
     queue: str
     partition: str
+
+
+class Place(_Place):
+    """A partition of a queue, by name; a number or a UUID is a name, too."""
+
+    __slots__ = ()
+
+    def __new__(cls, queue: str, partition: Name) -> "Place":  # noqa: D102
+        return super().__new__(cls, queue, partition if isinstance(partition, str) else as_text(partition))
 
 
 class Page(NamedTuple):
@@ -352,11 +360,12 @@ def queues(queue: str | None = None) -> Call[list[QueueInfo]]:
 
 
 def partitions(
-    queue: str, partition: str | None = None, after: str | None = None, limit: int | None = None
+    queue: str, partition: Name | None = None, after: str | None = None, limit: int | None = None
 ) -> Call[list[PartitionInfo]]:
     """Describe the partitions of a queue, or one that must exist."""
     if partition is not None:
-        names(partition)
+        queue, partition = Place(queue, partition)
+        names(queue, partition)
     return Call(
         "SELECT * FROM penstock.list_partitions(%s::text, %s::text, %s::text, %s::integer)",
         (*names(queue), partition, after, limit),
@@ -365,17 +374,17 @@ def partitions(
     )
 
 
-def purge(queue: str, partition: str | None) -> Call[int]:
+def purge(queue: str, partition: Name | None) -> Call[int]:
     """Drop all messages of a queue or of one partition."""
-    where = names(queue) if partition is None else names(queue, partition)
+    where = names(queue) if partition is None else names(*Place(queue, partition))
     return Call("SELECT penstock.purge(%s::text, %s::text)", (*where, None)[:2], scalar, True)
 
 
-def delete(queue: str, partition: str | None) -> Call[int]:
+def delete(queue: str, partition: Name | None) -> Call[int]:
     """Delete a queue, or one partition, with all that belongs to it."""
     if partition is None:
         return Call("SELECT penstock.delete_queue(%s::text)", names(queue), scalar)
-    return Call("SELECT penstock.delete_partition(%s::text, %s::text)", names(queue, partition), scalar)
+    return Call("SELECT penstock.delete_partition(%s::text, %s::text)", names(*Place(queue, partition)), scalar)
 
 
 def maintain(after: int, partitions: int, min_segments: int) -> Call[Maintenance | None]:
@@ -407,18 +416,27 @@ def whole(name: str, value: int) -> None:
         raise InvalidInput(f"{name} is {value!r} but must be a whole number and not negative")
 
 
-def names(*given: str) -> tuple[str, ...]:
-    """Return names that can be sent to PostgreSQL as text; the engine itself checks the rest."""
-    for name in given:
+def names(*given: str, what: Sequence[str] = ("queue", "partition")) -> tuple[str, ...]:
+    """Return names that can be sent to PostgreSQL as text; the engine itself checks the rest.
+
+    `what` says which arguments they are, for who gave something else.
+    """
+    for place, name in enumerate(given):
         if not isinstance(name, str):
-            raise InvalidInput(f"a name must be a text, and {name!r} is not")
+            raise InvalidInput(f"{what[place]} must be a text, and {name!r} is not")
         if "\0" in name:
-            raise InvalidInput(f"a name must have no control characters, and {name!r} has some")
+            raise InvalidInput(f"{what[place]} must have no control characters, and {name!r} has some")
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise InvalidInput(f"the name {name!r} cannot be written as UTF-8") from None
+            raise InvalidInput(f"{what[place]} is {name!r}, which cannot be written as UTF-8") from None
     return given
+
+
+def group_names(queue: str, group: str, partition: Name | None = None) -> tuple[str, ...]:
+    """Do the same for a group, and a partition where there is one."""
+    given = (queue, group) if partition is None else (queue, group, as_text(partition))
+    return names(*given, what=("queue", "group", "partition"))
 
 
 def segment_columns(segment: Segment) -> tuple[Any, ...]:
@@ -466,7 +484,7 @@ def slice_of(columns: Row) -> Slice:
 def encode_config(config: Mapping[str, Any]) -> str:
     """Return settings as JSON."""
     try:
-        return msgspec.json.encode(config).decode()
+        return msgspec.json.encode({name: seconds(value) for name, value in config.items()}).decode()
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidInput(f"settings must be JSON values: {error}") from None
 

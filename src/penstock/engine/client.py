@@ -15,6 +15,7 @@ from uuid import UUID
 from penstock import settings as settings_module
 from penstock.engine import calls, foreign, option_calls, pushes, savepoints
 from penstock.engine.address import redact
+from penstock.engine.arguments import Name, Seconds, seconds
 from penstock.engine.batch import Run
 from penstock.engine.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
 from penstock.engine.consumer import Consumer
@@ -70,6 +71,9 @@ class Client(Consumer, Operator):
         self.notify = self.settings.notify
         self._database = Database(self.settings)
         self._spreads = Spreads()
+
+    def _begin(self) -> None:
+        super()._begin()
         self._producer = Producer()
 
     @property
@@ -103,11 +107,11 @@ class Client(Consumer, Operator):
         queue: str,
         message_or_list: Any,
         *,
-        partition: str | None = None,
-        key: str | None = None,
+        partition: Name | None = None,
+        key: Name | None = None,
         headers: Mapping[str, str] | None = None,
         dedupe_id: str | None = None,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
     ) -> PushResult:
         """Push one message or a list of them, in one transaction, to one partition.
@@ -133,9 +137,9 @@ class Client(Consumer, Operator):
     def push_many(
         self,
         queue: str,
-        messages: Iterable[tuple[str, Any] | Message],
+        messages: Iterable[tuple[Name, Any] | Message],
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
     ) -> list[PushResult]:
         """Push (partition, message) pairs, or Messages, in one transaction; one result per partition."""
@@ -148,7 +152,7 @@ class Client(Consumer, Operator):
         self,
         queue: str | None = None,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         after: ScheduledInfo | None = None,
         limit: int = 100,
     ) -> list[ScheduledInfo]:
@@ -200,7 +204,7 @@ class Client(Consumer, Operator):
     def read(
         self,
         queue: str,
-        partition: str,
+        partition: Name,
         start: int = 0,
         stop: int | None = None,
         *,
@@ -217,7 +221,7 @@ class Client(Consumer, Operator):
     def scan(
         self,
         queue: str,
-        partition: str,
+        partition: Name,
         start: int = 0,
         stop: int | None = None,
         *,
@@ -231,7 +235,7 @@ class Client(Consumer, Operator):
     def read_arrow(
         self,
         queue: str,
-        partition: str,
+        partition: Name,
         start: int = 0,
         stop: int | None = None,
         *,
@@ -242,7 +246,7 @@ class Client(Consumer, Operator):
         from penstock.engine.arrow import table
 
         pages = self._pages(queue, partition, start, stop, start_time, stop_time, None)
-        return table(queue, partition, pages)
+        return table(*Place(queue, partition), pages)
 
     def get(self, message_id: UUID | str) -> StoredMessage:
         """Return the message with this id; raises NotFound."""
@@ -252,17 +256,17 @@ class Client(Consumer, Operator):
         self,
         queue: str,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         last: int = 10,
         follow: bool = True,
-        idle_timeout: float | None = None,
+        idle_timeout: Seconds | None = None,
     ) -> Iterator[StoredMessage]:
         """Yield the last messages of a queue, then new ones as they come.
 
         Without `follow` it ends after the last ones; with `idle_timeout`, when nothing came for so many seconds. It
         polls: a poll costs one query that visits the queue's partitions.
         """
-        tail = Tail(queue, last, idle_timeout)
+        tail = Tail(queue, last, seconds(idle_timeout))
         while True:
             for place, start, stop in tail.changes(self.partitions(queue, partition)):
                 tail.add(self.read(*place, start, stop))
@@ -277,7 +281,7 @@ class Client(Consumer, Operator):
         """Describe all queues."""
         return self._database.run(calls.queues())
 
-    def partitions(self, queue: str, partition: str | None = None) -> list[PartitionInfo]:
+    def partitions(self, queue: str, partition: Name | None = None) -> list[PartitionInfo]:
         """Describe the partitions of a queue, or the one that is named."""
         return self._database.run(calls.partitions(queue, partition))
 
@@ -289,7 +293,7 @@ class Client(Consumer, Operator):
         self,
         queue: str,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         priority: int = 0,
         description: str | None = None,
         **settings: Any,
@@ -306,7 +310,7 @@ class Client(Consumer, Operator):
         self,
         queue: str,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         priority: int | None = None,
         description: str | None = None,
         **settings: Any,
@@ -323,11 +327,11 @@ class Client(Consumer, Operator):
         self._spreads.forget(queue)
         return self._database.run(calls.configure_queue(queue, settings, description))
 
-    def purge(self, queue: str, *, partition: str | None = None) -> int:
+    def purge(self, queue: str, *, partition: Name | None = None) -> int:
         """Drop all messages of a queue or partition and return how many; offsets go on where they were."""
         return self._database.run(calls.purge(queue, partition))
 
-    def delete(self, queue: str, *, partition: str | None = None) -> int:
+    def delete(self, queue: str, *, partition: Name | None = None) -> int:
         """Delete a queue or partition with all that belongs to it; returns how many messages went."""
         self._spreads.forget(queue)
         self._subscribed.clear()
@@ -349,7 +353,7 @@ class Client(Consumer, Operator):
     def _pages(
         self,
         queue: str,
-        partition: str,
+        partition: Name,
         start: int,
         stop: int | None,
         start_time: datetime | None,

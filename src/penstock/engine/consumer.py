@@ -4,25 +4,33 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from penstock.engine import bells, group_calls, hints
+from penstock.engine import bells, forks, group_calls, hints
+from penstock.engine.arguments import Name, Seconds, as_text, positive, seconds
 from penstock.engine.batch import Batch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
-from penstock.engine.calls import Call, Place, names
+from penstock.engine.calls import Call, Place, group_names
 from penstock.engine.counters import Counters
 from penstock.engine.database import Database
 from penstock.engine.group_calls import MAX_BYTES, Settling, Sweep
+from penstock.engine.handlers import Handler
 from penstock.engine.hints import Hints
 from penstock.engine.messages import StoredMessage
+from penstock.engine.outages import Outage
 from penstock.engine.polling import Line, Sweeping
 from penstock.engine.renewing import Renewals
+from penstock.engine.signals import Catcher
 from penstock.engine.waiting import Hall, Key, Step
-from penstock.errors import AlreadyExists, InvalidInput, LeaseLost, PenstockError
+from penstock.engine.workers import Crew
+from penstock.errors import AlreadyExists, InvalidInput, PenstockError
+
+log = logging.getLogger("penstock.consumer")
 
 _log = logging.getLogger("penstock")
 
@@ -38,11 +46,16 @@ class Consumer:
     notify: bool
 
     def __init__(self) -> None:
+        self._renewals = Renewals()
+        self._begin()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process."""
         self.consumer_id = make_consumer_id()
         self._lines: dict[tuple[str, str], Line] = {}
         self._subscribed: set[tuple[str, str]] = set()
         self._sweeping = Sweeping()
-        self._renewals = Renewals()
         self._hall = Hall()
         self._counters = Counters()
         self._belled: str | None = None
@@ -53,12 +66,12 @@ class Consumer:
         queue: str,
         group: str = "default",
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
@@ -94,8 +107,10 @@ class Consumer:
         group: str = "default",
         *,
         stop: threading.Event | None = None,
-        idle_timeout: float | None = None,
-        lease: float | None = None,
+        idle_timeout: Seconds | None = None,
+        lease: Seconds | None = None,
+        give_up_after: Seconds | None = None,
+        on_error: Callable[[Batch, BaseException], object] | None = None,
         **options: Any,
     ) -> Iterator[Batch]:
         """Yield batches as they come, and keep their leases alive in the background.
@@ -103,19 +118,41 @@ class Consumer:
         Settle each one, most simply with `with batch:`. One that is not settled when the next is asked for, or when the
         loop is left, is given back. Ends when `stop` is set, or when nothing came for `idle_timeout` seconds; the other
         options are those of `pop`.
+
+        It goes on through any outage of the database, or raises what went wrong after `give_up_after` seconds of one. A
+        batch is settled through an outage for as long as its lease lasts; then its messages are delivered again.
+        `on_error` is called with a batch and the exception that its `with` block raised, before it is failed.
         """
+        give_up = positive("give_up_after", give_up_after)
+        hook = None if on_error is None else Handler(on_error, "on_error")
         options["wait"] = patience(idle_timeout, **options)
+        owner = self.consumer_id
+        outage = Outage(f"pop from {queue} for {group}", give_up)
+
+        def sleep(seconds: float) -> bool:
+            # Not by waiting for the event: a signal handler that sets it could find its lock taken by this very thread.
+            until = time.monotonic() + seconds
+            while not (stopped := stop is not None and stop.is_set()) and (left := until - time.monotonic()) > 0:
+                time.sleep(left if stop is None else min(left, _STOP_LATENCY))
+            return stopped
+
         while stop is None or not stop.is_set():
-            batch = self._take(queue, group, stop, lease=lease, **options)
+            try:
+                batch = self._take(queue, group, stop, lease=lease, **options)
+            except PenstockError as error:
+                sleep(outage.pause(error))
+                continue
+            outage.over()
             if batch is None:
                 return
+            log.debug("took %s", batch)
+            batch.go_on(sleep, hook)
             with self._renewals.keep(batch, lease):
                 try:
                     yield batch
                 finally:
-                    if not batch.settled:
-                        with suppress(LeaseLost):
-                            batch.release()
+                    if not batch.settled and not batch.abandoned and self.consumer_id == owner:
+                        self._give_back(batch)
 
     def process(
         self,
@@ -125,42 +162,36 @@ class Consumer:
         group: str = "default",
         concurrency: int = 1,
         stop: threading.Event | None = None,
-        idle_timeout: float | None = None,
+        idle_timeout: Seconds | None = None,
+        timeout: Seconds | None = None,
+        grace: Seconds = 8.0,
+        handle_signals: bool = True,
+        on_error: Callable[[StoredMessage, BaseException], object] | None = None,
         **options: Any,
     ) -> int:
         """Call a function for each message, in `concurrency` threads; returns how many were handled.
 
-        A message whose handler raises is retried after the backoff and finally becomes a dead letter; the messages
-        before it in its batch are done. Ends like `consume`; Ctrl-C gives back what is not done.
+        A coroutine function is awaited, in one event loop for all threads. A message whose handler raises, or takes
+        longer than `timeout` seconds, is retried after the backoff and finally becomes a dead letter; the messages
+        before it in its batch are done. `on_error` is called with the message and the exception before that.
+
+        Ends like `consume`, and on Ctrl-C or SIGTERM if it is called in the main thread: handlers under way have
+        `grace` seconds to end, what is done is acknowledged, and the rest is given back.
         """
         if concurrency < 1:
             raise InvalidInput(f"concurrency is {concurrency} but must be at least 1")
-        ending = stop or threading.Event()
-        handled = [0] * concurrency
-        failures: list[BaseException] = []
+        allowed, ending = positive("timeout", timeout), positive("grace", grace)
+        hook = None if on_error is None else Handler(on_error, "on_error")
 
-        def work(index: int) -> None:
-            try:
-                for batch in self.consume(queue, group, stop=ending, idle_timeout=idle_timeout, **options):
-                    handled[index] += handle(batch, handler, ending)
-            except BaseException as error:
-                failures.append(error)
-                ending.set()
+        def consume(stop: threading.Event) -> Iterator[Batch]:
+            return self.consume(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
 
-        threads = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(concurrency)]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except BaseException:
-            ending.set()
-            for thread in threads:
-                thread.join()
-            raise
-        if failures:
-            raise failures[0]
-        return sum(handled)
+        with closing(Handler(handler, "handler", allowed)) as runner:
+            crew = Crew(consume, runner, hook, stop or threading.Event(), ending)
+            with Catcher(crew.interrupt, wanted=handle_signals) as signals:
+                handled = crew.run(concurrency)
+        signals.hand_on()
+        return handled
 
     def sweep(self) -> Sweep | None:
         """Do what time brings: expired leases, delays, backoffs. Consumers do this by themselves."""
@@ -179,19 +210,20 @@ class Consumer:
         group: str,
         stop: threading.Event | None = None,
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
         max_bytes: int = MAX_BYTES,
-        lease: float | None = None,
-        wait: float = 0.0,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
         batch: int | None = None,
         partitions: int | None = None,
     ) -> Batch | None:
-        names(queue, group, *([] if partition is None else [partition]))
+        partition, lease, wait = as_text(partition), seconds(lease), seconds(wait)
+        group_names(queue, group, partition)
         self._subscribe(queue, group, mode, subscription)
         request = PopRequest(
             queue,
@@ -265,6 +297,14 @@ class Consumer:
         self._hall.stir(look=not isinstance(call, Settling))
         return done
 
+    def _give_back(self, batch: Batch) -> None:
+        """Give back what the loop that has it did not settle; what cannot be given back comes when its lease ends."""
+        log.debug("giving back %s", batch)
+        try:
+            batch.release()
+        except PenstockError as error:
+            log.warning("%s could not be given back, and comes again when its lease ends: %s", batch, error)
+
     def _has_pending(self, request: PopRequest) -> bool:
         """Ask whether a pop could get something; one that cannot be asked may."""
         line = self._lines.setdefault((request.queue, request.group), Line())
@@ -337,34 +377,14 @@ class Consumer:
         self._subscribed.add((queue, group))
 
 
-def handle(batch: Batch, handler: Callable[[StoredMessage], object], stop: threading.Event) -> int:
-    """Call the handler for each message of a batch and settle it; returns how many were handled."""
-    for index, message in enumerate(batch.messages):
-        if stop.is_set() and len(batch.claims) == 1:
-            with suppress(LeaseLost):
-                if index:
-                    batch.ack(up_to=message.offset)
-                batch.release()
-            return index
-        try:
-            handler(message)
-        except Exception as error:
-            with suppress(LeaseLost):
-                batch.nack_message(message, error)
-            return index
-    with suppress(LeaseLost):
-        batch.ack()
-    return len(batch.messages)
-
-
 def sweep_failed(error: PenstockError) -> None:
     """Say that a sweep failed, which is nothing to its caller: the next one tries again."""
     _log.warning("a sweep failed, and is tried again: %s", error)
 
 
-def patience(idle_timeout: float | None, wait: float = 0.0, **options: Any) -> float:
+def patience(idle_timeout: Seconds | None, wait: Seconds = 0.0, **options: Any) -> float:
     """Return how long `consume` waits for each batch."""
-    return float("inf") if idle_timeout is None else max(wait, idle_timeout)
+    return float("inf") if idle_timeout is None else max(seconds(wait), seconds(idle_timeout))
 
 
 def make_consumer_id() -> str:

@@ -7,6 +7,8 @@ running it twice does no harm.
 
 import asyncio
 import contextlib
+import logging
+import os
 import select
 import threading
 import time
@@ -14,11 +16,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import psycopg
 import psycopg_pool
 
-from penstock.engine.address import Address, open_address
+from penstock.engine import forks
+from penstock.engine.address import Address, open_address, redact
 from penstock.engine.calls import Call
 from penstock.engine.deadlines import AsyncWatch, Watchdog, timed_out
 from penstock.engine.failures import translate
@@ -27,21 +31,50 @@ from penstock.engine.wire import AsyncConnection, Connection
 from penstock.errors import PenstockError, Retryable, Unavailable
 from penstock.settings import Settings
 
+log = logging.getLogger("penstock.database")
+
 T = TypeVar("T")
 # How long to wait for the pool before looking whether an embedded server has to be started again.
 _PATIENCE = 2.0
 
 
+class Pool(psycopg_pool.ConnectionPool[Any]):
+    """A pool whose threads are told to end by the process that started them, and by no child of it."""
+
+    _process = 0
+
+    def open(self, wait: bool = False, timeout: float = 30.0) -> None:
+        """Open it."""
+        self._process = os.getpid()
+        super().open(wait, timeout)
+
+    def __del__(self) -> None:
+        if self._process == os.getpid():
+            super().__del__()
+
+
 class Database:
-    """A pool of connections to one address."""
+    """A pool of connections to one address. A process that is forked from this one has its own."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.address = open_address(settings)
+        self._closed = False
+        # All connections that live, those of pools that were closed too.
+        self._opened: WeakSet[psycopg.Connection[Any]] = WeakSet()
+        self._begin()
+        self._open_pool()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process; the pool is opened when it is first needed."""
+        for connection in list(self._opened):
+            forks.let_go(connection)
+        self._opened.clear()
         self._watchdog = Watchdog()
         self._reopening = threading.Lock()
         self._lent: set[psycopg.Connection[Any]] = set()
-        self._pool = self._new_pool()
+        self._pool: Pool | None = None
 
     def run(self, call: Call[T]) -> T:
         """Run one call in a transaction of its own."""
@@ -57,8 +90,11 @@ class Database:
                 finally:
                     self._give_back(pool, connection)
             except (Unavailable, Retryable) as error:
+                level = logging.WARNING if attempts is None else logging.DEBUG
                 attempts = attempts or Attempts(began, self.settings.timeout, call.repeatable, call.stamped)
-                time.sleep(attempts.pause(error, sent))
+                pause = attempts.pause(error, sent)
+                log.log(level, "%s. The call is tried again", error)
+                time.sleep(pause)
 
     def execute(self, connection: psycopg.Connection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
@@ -96,18 +132,20 @@ class Database:
 
     def close(self) -> None:
         """Close all connections and let go of an embedded server."""
-        self._pool.close()
+        self._closed = True
+        if self._pool is not None:
+            self._pool.close()
         self._watchdog.close()
         self.address.close()
 
     def _limited(self, connection: psycopg.Connection[Any]) -> "_Limited":
         return _Limited(self._watchdog, connection, self.settings.timeout)
 
-    def _take(self) -> tuple[psycopg_pool.ConnectionPool[Any], psycopg.Connection[Any]]:
+    def _take(self) -> tuple[Pool, psycopg.Connection[Any]]:
         deadline = time.monotonic() + self.settings.connect_timeout
         while True:
             left = deadline - time.monotonic()
-            pool = self._pool
+            pool = self._pool or self._open_pool()
             try:
                 connection = pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
             except psycopg_pool.PoolClosed:
@@ -121,13 +159,24 @@ class Database:
                 self._lent.add(connection)
                 return pool, connection
 
-    def _give_back(self, pool: psycopg_pool.ConnectionPool[Any], connection: psycopg.Connection[Any]) -> None:
+    def _open_pool(self) -> Pool:
+        with self._reopening:
+            if self._closed:
+                raise closed()
+            if self._pool is None:
+                self._pool = self._new_pool()
+            return self._pool
+
+    def _give_back(self, pool: Pool, connection: psycopg.Connection[Any]) -> None:
+        if connection not in self._lent:
+            # Lent before a fork: it is the parent's.
+            return
         self._lent.discard(connection)
         # A pool that was closed meanwhile has closed its connections.
         with contextlib.suppress(psycopg_pool.PoolClosed):
             pool.putconn(connection)
 
-    def _reopen(self, old: psycopg_pool.ConnectionPool[Any]) -> None:
+    def _reopen(self, old: Pool) -> None:
         """Start an embedded server that is gone and follow it to a new address, or find a server that is back.
 
         A pool that could not connect waits ever longer before it tries again. So we try, too, one of us at a time.
@@ -138,6 +187,7 @@ class Database:
             if self._pool is not old:
                 return
             if self.address.ensure() or (self._why_not() is None and not old.get_stats().get("pool_available")):
+                log.warning("connecting anew to %s", redact(self.address.dsn))
                 self._pool = self._new_pool()
                 old.close(timeout=0)
         finally:
@@ -153,11 +203,12 @@ class Database:
             return error
         return None
 
-    def _new_pool(self) -> psycopg_pool.ConnectionPool[Any]:
-        pool = psycopg_pool.ConnectionPool(
+    def _new_pool(self) -> Pool:
+        pool = Pool(
             self.address.dsn,
             connection_class=Connection,
             kwargs=self.address.connect_options(),
+            configure=self._opened.add,
             check=refuse_stale,
             reconnect_timeout=self.settings.connect_timeout,
             open=True,
@@ -175,10 +226,22 @@ class AsyncDatabase:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._address: Address | None = None
+        self._closed = False
+        self._opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
         self._pool: psycopg_pool.AsyncConnectionPool[Any] | None = None
+        self._begin()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process; the pool is opened when it is first needed."""
+        for connection in list(self._opened):
+            forks.let_go(connection)
+        self._opened.clear()
+        # Its tasks are those of a loop that does not run here; collected, each of them would complain.
+        self._left_behind = self._pool
         self._changing = asyncio.Lock()
         self._lent: set[psycopg.AsyncConnection[Any]] = set()
-        self._closed = False
+        self._pool = None
 
     @property
     def address(self) -> Address:
@@ -197,9 +260,10 @@ class AsyncDatabase:
         async with self._changing:
             if self._closed:
                 raise closed()
-            if self._pool is None:
+            if self._address is None:
                 # Starting servers and migrating happen once and block; they get a thread.
                 self._address = await asyncio.to_thread(open_address, self.settings)
+            if self._pool is None:
                 self._pool = await self._new_pool(self._address)
 
     async def run(self, call: Call[T]) -> T:
@@ -213,8 +277,11 @@ class AsyncDatabase:
                     sent = True
                     return call.parse(await self.execute(connection, call))
             except (Unavailable, Retryable) as error:
+                level = logging.WARNING if attempts is None else logging.DEBUG
                 attempts = attempts or Attempts(began, self.settings.timeout, call.repeatable, call.stamped)
-                await asyncio.sleep(attempts.pause(error, sent))
+                pause = attempts.pause(error, sent)
+                log.log(level, "%s. The call is tried again", error)
+                await asyncio.sleep(pause)
 
     async def execute(self, connection: psycopg.AsyncConnection[Any], call: Call[Any]) -> list[Any]:
         """Run one call on a connection, in whatever transaction that is in."""
@@ -249,9 +316,11 @@ class AsyncDatabase:
         try:
             yield connection
         finally:
-            self._lent.discard(connection)
-            with contextlib.suppress(psycopg_pool.PoolClosed):
-                await pool.putconn(connection)
+            # One that was lent before a fork is the parent's.
+            if connection in self._lent:
+                self._lent.discard(connection)
+                with contextlib.suppress(psycopg_pool.PoolClosed):
+                    await pool.putconn(connection)
 
     async def close(self) -> None:
         """Close all connections and let go of an embedded server."""
@@ -297,6 +366,7 @@ class AsyncDatabase:
                 return
             moved = await asyncio.to_thread(self.address.ensure)
             if moved or (await self._why_not() is None and not old.get_stats().get("pool_available")):
+                log.warning("connecting anew to %s", redact(self.address.dsn))
                 self._pool = await self._new_pool(self.address)
                 await old.close(timeout=0)
 
@@ -315,6 +385,7 @@ class AsyncDatabase:
             address.dsn,
             connection_class=AsyncConnection,
             kwargs=address.connect_options(),
+            configure=self._note,
             check=refuse_stale_async,
             reconnect_timeout=self.settings.connect_timeout,
             open=False,
@@ -324,6 +395,9 @@ class AsyncDatabase:
         with contextlib.suppress(psycopg_pool.PoolTimeout):
             await pool.wait(_PATIENCE)
         return pool
+
+    async def _note(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._opened.add(connection)
 
 
 def pool_options(settings: Settings) -> dict[str, Any]:

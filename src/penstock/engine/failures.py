@@ -4,11 +4,13 @@ The engine answers with SQLSTATEs, so one table serves every driver: psycopg, as
 SQLAlchemy and Django wrap.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psycopg
 
+from penstock import sql
 from penstock.errors import (
     AlreadyExists,
     InvalidInput,
@@ -41,7 +43,7 @@ _ADVICE: dict[str, tuple[type[PenstockError], str]] = {
     "55006": (Retryable, ""),
     "57014": (TimedOut, "It was cancelled; raise PENSTOCK_TIMEOUT if it needs longer."),
     "25006": (SetupError, "This server is read-only: connect to the primary."),
-    "42501": (SetupError, "Ask for a role: `penstock grant producer|consumer|admin USER`."),
+    "42501": (SetupError, ""),
     "3F000": (SetupError, "Run `penstock migrate`."),
     "42P01": (SetupError, "Run `penstock migrate`."),
     "42883": (SetupError, "Run `penstock migrate`."),
@@ -79,7 +81,16 @@ def translate(error: BaseException) -> PenstockError | None:
         return _unsendable(error)
     kind, advice = _ADVICE.get(code) or _CLASSES.get(code[:2]) or (PenstockError, "")
     said = _primary_message(error)
+    if code == "42501":
+        advice = _missing_role(said)
     return kind(f"{said}. {advice}" if advice else said)
+
+
+def _missing_role(said: str) -> str:
+    """Say which role has what was refused; the function's name is the same in every language."""
+    granted = sql.granted()
+    roles = next((granted[word] for word in re.findall(r"\w+", said) if word in granted), ())
+    return f"Ask for a role: `penstock grant {'|'.join(roles or ('producer', 'consumer', 'admin'))} USER`."
 
 
 def _unsendable(error: BaseException) -> InvalidInput | None:

@@ -11,7 +11,10 @@ from penstock.engine.stage_calls import Published, Sent
 
 
 class FlowInfo(msgspec.Struct, frozen=True):
-    """A flow and how it fares: `warm` is admitted to an epoch and not published, `cold` the rest of its `lag`."""
+    """A flow and how it fares: `warm` is admitted to an epoch and not published, `cold` the rest of its `lag`.
+
+    `late_rows` came behind the watermark of a window, a join or a deduplication, and were dropped by Spark.
+    """
 
     name: str
     flow_type: str
@@ -34,6 +37,7 @@ class FlowInfo(msgspec.Struct, frozen=True):
     checkpoint: str
     supervisor: str | None
     told_at: datetime | None
+    late_rows: int
 
 
 class ActionInfo(msgspec.Struct, frozen=True):
@@ -78,16 +82,26 @@ class Telling(NamedTuple):
     retry_at: datetime | None = None
     epoch: int | None = None
     rows_per_second: float = 0.0
+    late_rows: int = 0
 
 
 class Letter(NamedTuple):
-    """A message that becomes a dead letter."""
+    """A message that becomes a dead letter.
+
+    `timestamp` and what follows is a copy of the message, where there is one. `row` is the id of the row that failed,
+    where it is made of several messages.
+    """
 
     queue: str
     partition: str
     offset: int
     reason: str
     error: str | None
+    value: bytes | None = None
+    key: str | None = None
+    headers: str | None = None
+    timestamp: datetime | None = None
+    row: str | None = None
 
 
 class Poison(NamedTuple):
@@ -101,7 +115,14 @@ class Poison(NamedTuple):
 
 def flows() -> Call[list[FlowInfo]]:
     """Describe all flows."""
-    return Call("SELECT * FROM penstock.list_flows()", (), lambda rows: [FlowInfo(*row) for row in rows], True)
+    return Call(
+        "SELECT name, flow_type, state, since, paused, lag, warm, cold, oldest_since, rows_per_second, epoch, epoch_at,"
+        " dead_letters, failures, error, retry_at, sources, outputs, checkpoint, supervisor, told_at, late_rows"
+        " FROM penstock.list_flows()",
+        (),
+        lambda rows: [FlowInfo(*row) for row in rows],
+        True,
+    )
 
 
 def actions(flow: str | None) -> Call[list[ActionInfo]]:
@@ -133,7 +154,15 @@ def register(
     return Call(
         "SELECT * FROM penstock.register_flow(%s::text, %s::text, %s::text[], %s::text[], %s::text, %s::text, "
         "%s::text[], %s::text[], %s::text[])",
-        (*names(name), flow_type, sources, outputs, shape, checkpoint, *([a[i] for a in actions] for i in range(3))),
+        (
+            *names(name, what=("flow",)),
+            flow_type,
+            sources,
+            outputs,
+            shape,
+            checkpoint,
+            *([a[i] for a in actions] for i in range(3)),
+        ),
         parse,
         True,
     )
@@ -141,7 +170,9 @@ def register(
 
 def reset(name: str, checkpoint: str) -> Call[int]:
     """Let a flow begin with a new checkpoint where it stands; returns how many partitions were busy."""
-    return Call("SELECT penstock.reset_flow(%s::text, %s::text)", (*names(name), checkpoint), scalar, True)
+    return Call(
+        "SELECT penstock.reset_flow(%s::text, %s::text)", (*names(name, what=("flow",)), checkpoint), scalar, True
+    )
 
 
 def tell(name: str, teller: str, telling: Telling, *, take_over: bool = False) -> Call[Told]:
@@ -152,8 +183,8 @@ def tell(name: str, teller: str, telling: Telling, *, take_over: bool = False) -
 
     return Call(
         "SELECT * FROM penstock.tell_flow(%s::text, %s::text, %s::text, %s::integer, %s::text, %s::timestamptz, "
-        "%s::bigint, %s::double precision, %s::boolean)",
-        (*names(name), teller, *telling, take_over),
+        "%s::bigint, %s::double precision, late_rows => %s::bigint, take_over => %s::boolean)",
+        (*names(name, what=("flow",)), teller, *telling, take_over),
         parse,
         True,
     )
@@ -161,20 +192,25 @@ def tell(name: str, teller: str, telling: Telling, *, take_over: bool = False) -
 
 def pause(name: str, paused: bool) -> Call[None]:
     """Say that a flow shall pause, or go on."""
-    return Call("SELECT penstock.pause_flow(%s::text, %s::boolean)", (*names(name), paused), nothing, True)
+    return Call(
+        "SELECT penstock.pause_flow(%s::text, %s::boolean)", (*names(name, what=("flow",)), paused), nothing, True
+    )
 
 
 def forget(name: str) -> Call[None]:
     """Remove a flow from the registry."""
-    return Call("SELECT penstock.forget_flow(%s::text)", names(name), nothing)
+    return Call("SELECT penstock.forget_flow(%s::text)", names(name, what=("flow",)), nothing)
 
 
 def stage_letters(stage: int, group: str, letters: Sequence[Letter], *, of_source: bool) -> Call[None]:
     """Say of messages that they become dead letters with their epoch."""
     return Call(
         "SELECT penstock.stage_dead_letters(%s::bigint, %s::text, %s::text[], %s::text[], %s::bigint[], %s::text[], "
-        "%s::text[], %s::boolean)",
-        (stage, group, *([letter[i] for letter in letters] for i in range(5)), of_source),
+        "%s::text[], %s::boolean, %b::bytea[], %s::text[], %s::text[], %s::timestamptz[], %s::text[])",
+        (
+            *(stage, group, *([letter[i] for letter in letters] for i in range(5)), of_source),
+            *([letter[i] for letter in letters] for i in range(5, len(Letter._fields))),
+        ),
         nothing,
         True,
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.engine import batch_calls, group_calls
+from penstock.engine.arguments import Name, as_text
 from penstock.engine.batch_calls import PopRequest
 from penstock.engine.batcher import Alone
 from penstock.engine.calls import Place
@@ -64,9 +65,10 @@ class Parcel:
 
     @classmethod
     def plain(
-        cls, place: Place, values: list[bytes | None], key: str | None, headers: Mapping[str, str] | None
+        cls, place: Place, values: list[bytes | None], key: Name | None, headers: Mapping[str, str] | None
     ) -> "Parcel":
         """Make one of values that share their partition, key and headers."""
+        key = as_text(key)
         if len(values) >= _LARGE:
             return cls({place: Items(packed=pack_values(values, key, headers))})
         if key is None and headers is None:

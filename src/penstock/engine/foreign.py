@@ -37,6 +37,12 @@ def transaction_on(connection: Any, effects: Effects) -> Iterator[Execute]:
 
     Where the connection commits each statement by itself, the block is made one transaction.
     """
+    _refuse_factories(connection)
+    if _is_asynchronous(connection):
+        raise InvalidInput(
+            f"transaction() of Client cannot use a {_named(connection)}, which is asynchronous: use AsyncClient, or "
+            "give a synchronous connection or session"
+        )
     match _family(connection):
         case "psycopg":
             if not connection.autocommit and _idle(connection):
@@ -67,12 +73,18 @@ def transaction_on(connection: Any, effects: Effects) -> Iterator[Execute]:
             ):
                 yield lambda call: _with_cursor(connection, call)
         case _:
-            raise InvalidInput(f"transaction() cannot use a {type(connection)!r}: {_SUPPORTED}")
+            raise InvalidInput(f"transaction() cannot use a {_named(connection)}: {_SUPPORTED}")
 
 
 @asynccontextmanager
 async def async_transaction_on(connection: Any, effects: Effects) -> AsyncIterator[AsyncExecute]:
     """Do the same for an asynchronous connection."""
+    _refuse_factories(connection)
+    if _family(connection) != "unknown" and not _is_asynchronous(connection):
+        raise InvalidInput(
+            f"transaction() of AsyncClient cannot use a {_named(connection)}, which is synchronous: use Client, or "
+            "give an asynchronous connection or session"
+        )
     match _family(connection):
         case "psycopg" if hasattr(connection, "__aenter__"):
             if not connection.autocommit and _idle(connection):
@@ -95,7 +107,7 @@ async def async_transaction_on(connection: Any, effects: Effects) -> AsyncIterat
             ):
                 yield lambda call: _sqlalchemy(connection, call)
         case _:
-            raise InvalidInput(f"transaction() cannot use a {type(connection)!r}: {_SUPPORTED}")
+            raise InvalidInput(f"transaction() cannot use a {_named(connection)}: {_SUPPORTED}")
 
 
 def numbered(sql: str) -> str:
@@ -113,6 +125,35 @@ def _family(connection: Any) -> str:
         if family in modules:
             return family
     return "unknown"
+
+
+def _named(connection: Any) -> str:
+    kind = type(connection)
+    return f"{kind.__module__.partition('.')[0]} {kind.__name__}" if kind.__module__ != "builtins" else kind.__name__
+
+
+def _is_asynchronous(connection: Any) -> bool:
+    """Say whether a connection or session is awaited: asyncpg's are, SQLAlchemy's that can run synchronous code, …"""
+    return _family(connection) == "asyncpg" or hasattr(connection, "run_sync") or hasattr(connection, "__aenter__")
+
+
+def _refuse_factories(connection: Any) -> None:
+    """Refuse what makes connections or sessions and is none, with what to do."""
+    names = {kind.__name__ for kind in type(connection).__mro__}
+    if names & {"sessionmaker", "async_sessionmaker"}:
+        raise InvalidInput(
+            f"transaction() cannot use a {_named(connection)}, which makes sessions: call it, and give the session, as "
+            "in `with factory() as session, client.transaction(session) as tx`"
+        )
+    if names & {"Engine", "AsyncEngine"} and _family(connection) == "sqlalchemy":
+        raise InvalidInput(
+            f"transaction() cannot use a {_named(connection)}, which makes connections: give one of them, as in "
+            "`with engine.begin() as connection, client.transaction(connection) as tx`"
+        )
+    if names & {"Pool", "ConnectionPool", "AsyncConnectionPool", "AbstractConnectionPool"}:
+        raise InvalidInput(
+            f"transaction() cannot use a {_named(connection)}, which lends connections: take one from it, and give that"
+        )
 
 
 def _idle(connection: Any) -> bool:

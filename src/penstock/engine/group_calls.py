@@ -9,9 +9,11 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.engine.calls import Call, Row, encode_config, names, nothing, scalar, select_slices, slice_of
+from penstock.engine.arguments import Name, Seconds, as_text, seconds
+from penstock.engine.calls import Call, Row, encode_config, group_names, names, nothing, scalar, select_slices, slice_of
 from penstock.engine.messages import StoredMessage
 from penstock.engine.packing import unpack
+from penstock.engine.texts import storable
 from penstock.errors import InvalidInput, LeaseLost
 
 # The size of a pop, of each partition: about what a handler can hold.
@@ -102,6 +104,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     last_error: str | None
     consumer: str | None
     died_at: datetime
+    traceback: str | None = None
 
 
 class DeadReason(msgspec.Struct, frozen=True):
@@ -191,24 +194,25 @@ class Transition(msgspec.Struct, frozen=True):
 def pop(
     queue: str,
     group: str,
-    partition: str | None,
+    partition: Name | None,
     max_messages: int,
     max_bytes: int,
     max_partitions: int,
-    lease: float | None,
+    lease: Seconds | None,
     consumer: str | None,
     auto_ack: bool,
     lows: list[int] | None,
 ) -> Call[list[Claim]]:
     """Claim what is next."""
-    names(queue, group, *([] if partition is None else [partition]))
+    group_names(queue, group, partition)
+    partition = as_text(partition)
 
     return Call(
         select_claims(
             "pop_claims(%s::text, %s::text, %s::text, %s::integer, %s::bigint, %s::integer, %s::float8, %s::text, "
             "%s::boolean, %s::bigint[])"
         ),
-        (queue, group, partition, max_messages, max_bytes, max_partitions, lease, consumer, auto_ack, lows),
+        (queue, group, partition, max_messages, max_bytes, max_partitions, seconds(lease), consumer, auto_ack, lows),
         lambda rows: claims_of(queue, rows),
         hot=True,
     )
@@ -266,30 +270,41 @@ def ack_message(claim: Claim, offset: int) -> Settling:
     )
 
 
-def nack(claim: Claim, offset: int | None, error: str | None, reason: str | None, delay: float | None) -> Call[str]:
-    """Say that a claim failed; raises LeaseLost when its lease is not live."""
+def nack(
+    claim: Claim,
+    offset: int | None,
+    error: str | None,
+    reason: str | None,
+    delay: Seconds | None,
+    traceback: str | None = None,
+) -> Call[str]:
+    """Say that a claim failed; raises LeaseLost when its lease is not live. Any texts are stored."""
 
     def parse(rows: Sequence[Row]) -> str:
         _require([claim], [rows[0][0] is not None])
         outcome: str = rows[0][0]
         return outcome
 
-    arguments = (claim.group_id, claim.partition_id, claim.lease_id, offset, error, reason, delay)
+    texts = [None if text is None else storable(text) for text in (error, reason, traceback)]
+    arguments = (claim.group_id, claim.partition_id, claim.lease_id, offset, *texts[:2], seconds(delay), texts[2])
     if claim.shared:
         return Call(
-            "SELECT penstock.nack_range(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8)",
+            "SELECT penstock.nack_range(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8, "
+            "%s::text)",
             arguments,
             parse,
         )
     return Call(
-        "SELECT penstock.nack_claim(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8)",
+        "SELECT penstock.nack_claim(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8, "
+        "%s::text)",
         arguments,
         parse,
     )
 
 
-def renew(claims: Sequence[Claim], lease: float | None) -> Settling:
+def renew(claims: Sequence[Claim], lease: Seconds | None) -> Settling:
     """Give claims of one group a new deadline; raises LeaseLost for those whose lease is not live."""
+    lease = seconds(lease)
 
     def parse(rows: Sequence[Row]) -> None:
         for claim, until in zip(claims, rows[0][0], strict=True):
@@ -347,7 +362,7 @@ def create_group(
         raise InvalidInput(f"{moment!r} has no time zone; say datetime(…, tzinfo=UTC)")
     return Call(
         "SELECT penstock.create_group(%s::text, %s::text, %s::jsonb, %s::text, %s::timestamptz, %s::text)",
-        (*names(queue, group), encode_config(config), subscription if moment is None else "time", moment, mode),
+        (*group_names(queue, group), encode_config(config), subscription if moment is None else "time", moment, mode),
         scalar,
     )
 
@@ -356,7 +371,7 @@ def configure_group(queue: str, group: str, changes: Mapping[str, Any]) -> Call[
     """Change a group's settings."""
     return Call(
         "SELECT penstock.configure_group(%s::text, %s::text, %s::jsonb)::text",
-        (*names(queue, group), encode_config(changes)),
+        (*group_names(queue, group), encode_config(changes)),
         lambda rows: msgspec.json.decode(rows[0][0], type=dict[str, Any]),
         True,
     )
@@ -364,7 +379,7 @@ def configure_group(queue: str, group: str, changes: Mapping[str, Any]) -> Call[
 
 def delete_group(queue: str, group: str) -> Call[None]:
     """Delete a group."""
-    return Call("SELECT penstock.delete_group(%s::text, %s::text)", names(queue, group), nothing)
+    return Call("SELECT penstock.delete_group(%s::text, %s::text)", group_names(queue, group), nothing)
 
 
 def seek(
@@ -384,7 +399,7 @@ def seek(
         "SELECT * FROM penstock.seek_partitions(%s::text, %s::text, %s::text, %s::bigint, %s::timestamptz, %s::text, "
         "%s::boolean, %s::bigint)",
         (
-            *names(queue, group),
+            *group_names(queue, group),
             partition,
             to if isinstance(to, int) else None,
             to if isinstance(to, datetime) else None,
@@ -398,7 +413,7 @@ def seek(
 
 def lag(queue: str, group: str) -> Call[int]:
     """Ask how far a group is behind."""
-    return Call("SELECT penstock.lag(%s::text, %s::text)", names(queue, group), scalar, True)
+    return Call("SELECT penstock.lag(%s::text, %s::text)", group_names(queue, group), scalar, True)
 
 
 def groups(queue: str | None) -> Call[list[GroupInfo]]:
@@ -426,7 +441,7 @@ def history(queue: str, group: str, partition: str, limit: int) -> Call[list[Tra
     """Tell what happened to a partition in a group, newest first."""
     return Call(
         "SELECT * FROM penstock.history(%s::text, %s::text, %s::text, %s::integer)",
-        (*names(queue, group, partition), limit),
+        (*group_names(queue, group, partition), limit),
         lambda rows: [Transition(*row) for row in rows],
         True,
     )

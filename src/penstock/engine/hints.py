@@ -19,7 +19,7 @@ from uuid import uuid4
 import msgspec
 import psycopg
 
-from penstock.engine import bells
+from penstock.engine import bells, forks
 from penstock.engine.address import Address
 from penstock.engine.calls import Place
 from penstock.engine.counters import Counters
@@ -47,6 +47,7 @@ class Hints:
         self._pushed: set[str] = set()
         self._users: list[Counters] = []
         self._ending = False
+        self._connection: psycopg.Connection[Any] | None = None
         self._here, self._there = socket.socketpair()
         self._here.setblocking(False)
         self._there.setblocking(False)
@@ -81,6 +82,11 @@ class Hints:
         """Wait until hints of others are heard; say whether they are."""
         return self._listening.wait(seconds)
 
+    def let_go(self) -> None:
+        """Leave the connection to the parent, in a process that was forked from it."""
+        if self._connection is not None:
+            forks.let_go(self._connection)
+
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
             self._there.send(b"x")
@@ -89,6 +95,7 @@ class Hints:
         while not self._ending:
             try:
                 with self._address.connect() as connection:
+                    self._connection = connection
                     if not self._address.pooled:
                         # A pooler would give the next hint to whoever has the connection then.
                         connection.execute(f"LISTEN {CHANNEL}".encode())
@@ -145,6 +152,16 @@ class Hints:
 
 _lock = threading.Lock()
 _hints: dict[str, Hints] = {}
+
+
+@forks.reset_in_children
+def _begin() -> None:
+    """Forget the hints of the parent: their thread is not here."""
+    global _lock
+    _lock = threading.Lock()
+    for hints in _hints.values():
+        hints.let_go()
+    _hints.clear()
 
 
 def join(address: Address, counters: Counters) -> Hints:

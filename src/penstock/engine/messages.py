@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.engine.arguments import Name
 from penstock.engine.ids import message_id, milliseconds
 from penstock.errors import InvalidInput, PenstockError
 
@@ -22,9 +23,9 @@ class Message(msgspec.Struct, frozen=True):
     """
 
     value: Any
-    key: str | None = None
+    key: Name | None = None
     headers: Mapping[str, str] | None = None
-    partition: str | None = None
+    partition: Name | None = None
     dedupe_id: str | None = None
 
 
@@ -144,15 +145,24 @@ def encode(value: Any) -> bytes | None:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     try:
-        encoded = msgspec.json.encode(value)
+        encoded = msgspec.json.encode(value, enc_hook=_model)
         # NaN and the infinities become null without a word: look for them where there is one.
         if b"null" in encoded and _loses_a_number(value):
             raise ValueError("it has a number that JSON cannot hold: NaN or an infinity")
         return encoded
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidInput(
-            f"a message of type {type(value).__name__} cannot be stored as JSON ({error}); give bytes, or a JSON value"
+            f"a message of type {type(value).__name__} cannot be stored as JSON ({error}); give bytes, a JSON value, "
+            "a dataclass, or a model of pydantic or msgspec"
         ) from None
+
+
+def _model(value: Any) -> Any:
+    """Return a model of pydantic, wherever in a value it is, as JSON values; nothing of it is imported here."""
+    dump = getattr(value, "model_dump", None)
+    if dump is None or not hasattr(value, "model_dump_json"):
+        raise TypeError(f"{type(value).__name__} has no form in JSON")
+    return dump(mode="json")
 
 
 def _loses_a_number(value: Any) -> bool:
@@ -166,5 +176,5 @@ def _loses_a_number(value: Any) -> bool:
         case list() | tuple():
             return any(map(_loses_a_number, value))
         case _:
-            plain = msgspec.to_builtins(value)
+            plain = msgspec.to_builtins(value, enc_hook=_model)
             return plain is not value and _loses_a_number(plain)

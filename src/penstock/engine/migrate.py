@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from penstock import sql
-from penstock.engine.failures import translated
+from penstock.engine.failures import translate, translated
 from penstock.errors import SetupError
 
 MINIMUM_SERVER = 140000
@@ -108,13 +108,26 @@ def migrate(connection: psycopg.Connection[Any]) -> Migrated:
 
 def grant(connection: psycopg.Connection[Any], role: str, to: str) -> None:
     """Make the three roles where they are missing and give one of them to a database user."""
-    with translated(), connection.transaction():
-        _script(connection, sql.roles())
-        connection.execute(
-            psycopg.sql.SQL("GRANT {} TO {}").format(
-                psycopg.sql.Identifier(f"penstock_{role}"), psycopg.sql.Identifier(to)
+    try:
+        with connection.transaction():
+            _script(connection, sql.roles())
+            connection.execute(
+                psycopg.sql.SQL("GRANT {} TO {}").format(
+                    psycopg.sql.Identifier(f"penstock_{role}"), psycopg.sql.Identifier(to)
+                )
             )
-        )
+    except psycopg.errors.InsufficientPrivilege as error:
+        said = str(error.diag.message_primary).rstrip(".")
+        raise SetupError(
+            f"{said}. To make and to give roles a user needs CREATEROLE, and from PostgreSQL 16 on ADMIN OPTION for "
+            f"roles that another has made, and must own the schema penstock. `penstock grant {role} {to} --sql` prints "
+            "the statements for whoever may run them"
+        ) from error
+    except psycopg.Error as error:
+        known = translate(error)
+        if known is None:
+            raise
+        raise known from error
 
 
 def _script(connection: psycopg.Connection[Any], text: str) -> None:

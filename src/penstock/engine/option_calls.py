@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from penstock.engine.arguments import Name, Seconds, as_text, seconds
 from penstock.engine.calls import Call, Place, Row, names, segment_arrays, whole
 from penstock.engine.ids import message_id, milliseconds
 from penstock.engine.messages import Duplicate, PushResult, Scheduled
@@ -56,8 +57,9 @@ class ScheduledInfo(msgspec.Struct, frozen=True):
     preview: bytes | None
 
 
-def due(delay: float | None, at: datetime | None) -> Due | None:
+def due(delay: Seconds | None, at: datetime | None) -> Due | None:
     """Return when a push is due; None for one that is not delayed."""
+    delay = seconds(delay)
     if delay is None and at is None:
         return None
     if delay is not None and at is not None:
@@ -107,15 +109,14 @@ def push(
 
 
 def scheduled(
-    queue: str | None, partition: str | None, after: ScheduledInfo | None, limit: int
+    queue: str | None, partition: Name | None, after: ScheduledInfo | None, limit: int
 ) -> Call[list[ScheduledInfo]]:
     """List what is scheduled, the one that is due first at the front."""
     if partition is not None and queue is None:
         raise InvalidInput("a partition is of a queue: say which")
     whole("limit", limit)
-    for name in (queue, partition):
-        if name is not None:
-            names(name)
+    partition = as_text(partition)
+    names(*(name for name in (queue, partition) if name is not None))
     if after is not None and not isinstance(after, ScheduledInfo):
         raise InvalidInput(f"after is the last one of the page before, and {after!r} is not")
     page = (None, 0) if after is None else (after.due_at, after.scheduled_id)
@@ -192,4 +193,4 @@ def _require_ids(dedupe_ids: Iterable[str | None]) -> None:
         if each is not None and (not isinstance(each, str) or not each):
             raise InvalidInput(f"a dedupe_id must be a text of at least one character, and {each!r} is not")
         if each is not None:
-            names(each)
+            names(each, what=("dedupe_id",))

@@ -275,7 +275,7 @@ def _cuts(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
     yield low, len(values)
 
 
-def _key(key: str | None) -> bytes:
+def _key(key: Any) -> bytes:
     if key is None:
         return b""
     if not isinstance(key, str) or not key:

@@ -9,10 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from penstock.engine import calls, option_calls
+from penstock.engine.arguments import Name, as_text
 from penstock.engine.calls import Call, Place
 from penstock.engine.messages import Message, PushResult, StoredMessage, encode
 from penstock.engine.option_calls import Due, Lot
@@ -23,8 +25,8 @@ from penstock.errors import InvalidInput
 
 def gather(
     given: Any,
-    partition: str | None = None,
-    key: str | None = None,
+    partition: Name | None = None,
+    key: Name | None = None,
     headers: Mapping[str, str] | None = None,
     dedupe_id: str | None = None,
 ) -> list[Message]:
@@ -32,6 +34,7 @@ def gather(
 
     Values are encoded here, so that a bad one is refused, and a mutable one is taken, when it is given.
     """
+    partition, key = as_text(partition), as_text(key)
     items = given if isinstance(given, list | tuple) else [given]
     if not items:
         raise InvalidInput("an empty push: give at least one message")
@@ -53,19 +56,19 @@ def plain(given: Any) -> list[bytes | None] | None:
 
 
 def pack_plain(
-    where: Place, values: list[bytes | None], key: str | None, headers: Mapping[str, str] | None
+    where: Place, values: list[bytes | None], key: Name | None, headers: Mapping[str, str] | None
 ) -> list[tuple[Place, Segment]]:
     """Pack values that share their partition, key and headers."""
-    return [(where, segment) for segment in pack_values(values, key, headers)]
+    return [(where, segment) for segment in pack_values(values, as_text(key), headers)]
 
 
-def only_partition(key: str | None, spread: int) -> str:
+def only_partition(key: Name | None, spread: int) -> str:
     """Pick the partition of messages that name none."""
     # Not for secrets: any of the partitions will do.
-    return str(random.randrange(spread)) if key is None else partition_for_key(key, spread)  # noqa: S311
+    return str(random.randrange(spread)) if key is None else partition_for_key(as_text(key), spread)  # noqa: S311
 
 
-def gather_many(given: Iterable[tuple[str, Any] | Message]) -> list[Message]:
+def gather_many(given: Iterable[tuple[Name, Any] | Message]) -> list[Message]:
     """Return what `push_many` was given as messages: (partition, message) pairs, or messages."""
     if not isinstance(given, Iterable):
         raise InvalidInput(f"push_many takes (partition, message) pairs or Messages, not {given!r}")
@@ -82,9 +85,10 @@ def place(queue: str, messages: Sequence[Message], spread: int) -> dict[Place, l
     # By name first: hashing a Place for each message costs more than all the rest.
     placed: defaultdict[str, list[Message]] = defaultdict(list)
     for message in messages:
-        partition = message.partition
+        # Numbers and UUIDs have become texts when the messages were gathered.
+        partition: Any = message.partition
         if partition is None:
-            deciding = message.dedupe_id if message.key is None else message.key
+            deciding: Any = message.dedupe_id if message.key is None else message.key
             partition = keyless if deciding is None else partition_for_key(deciding, spread)
         placed[partition].append(message)
     return {Place(queue, partition): found for partition, found in placed.items()}
@@ -138,8 +142,8 @@ def _pair(item: Any) -> Message:
     match item:
         case Message() | StoredMessage():
             return _message(item)
-        case (str() as partition, message):
-            return msgspec.structs.replace(_message(message), partition=partition)
+        case (str() | int() | UUID() as partition, message):
+            return msgspec.structs.replace(_message(message), partition=as_text(partition))
         case _:
             raise InvalidInput(f"push_many takes (partition, message) pairs or Messages, not {item!r}")
 
@@ -155,9 +159,9 @@ def _message(
         case Message():
             return Message(
                 encode(item.value),
-                key if item.key is None else item.key,
+                key if item.key is None else as_text(item.key),
                 headers if item.headers is None else item.headers,
-                partition if item.partition is None else item.partition,
+                partition if item.partition is None else as_text(item.partition),
                 dedupe_id if item.dedupe_id is None else item.dedupe_id,
             )
         case StoredMessage():

@@ -35,6 +35,16 @@ class PlannedPage(NamedTuple):
     bytes: int
 
 
+class Backlog(NamedTuple):
+    """What waits in ranges, as parallel lists: the messages of each range (from 1) that were pushed in one second."""
+
+    ranges: list[int]
+    firsts: list[int]
+    messages: list[int]
+    bytes: list[int]
+    seconds: list[int]
+
+
 class SnapshotRow(NamedTuple):
     """What one batch of a streaming query reads, and perhaps the positions of all partitions after it."""
 
@@ -95,6 +105,13 @@ def places(ids: Sequence[int]) -> Call[dict[int, Where]]:
     )
 
 
+def deleted_ends(ids: Sequence[int]) -> Call[dict[int, int]]:
+    """Ask where partitions ended that were deleted while a reader with positions of its own knew them."""
+    return Call(
+        "SELECT * FROM penstock.deleted_ends(%s::bigint[])", (list(ids),), lambda rows: dict(map(tuple, rows)), True
+    )
+
+
 def offsets_at(ids: Sequence[int], moment: datetime) -> Call[list[int]]:
     """Find where a moment lies in each partition."""
     return Call(
@@ -115,14 +132,14 @@ def plan(ids: Sequence[int], starts: Sequence[int], stops: Sequence[int], page_b
     )
 
 
-def spend(
-    ids: Sequence[int], starts: Sequence[int], stops: Sequence[int], max_bytes: int
-) -> Call[list[tuple[int, int]]]:
-    """Shorten ranges to so many bytes each; say where they stop, and how many bytes they have."""
+def backlog(
+    ids: Sequence[int], starts: Sequence[int], stops: Sequence[int], max_messages: int, max_pieces: int
+) -> Call[Backlog]:
+    """Ask when the messages of ranges were pushed, and how large they are."""
     return Call(
-        "SELECT * FROM penstock.spend_bytes(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint)",
-        (list(ids), list(starts), list(stops), max_bytes),
-        lambda rows: [(stop, size) for stop, size in rows],
+        "SELECT * FROM penstock.backlog_by_time(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint, %s::integer)",
+        (list(ids), list(starts), list(stops), max_messages, max_pieces),
+        lambda rows: Backlog(*[column or [] for column in rows[0]]),
         True,
     )
 

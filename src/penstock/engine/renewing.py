@@ -1,14 +1,18 @@
 """Keeps the leases of batches alive while their handlers work: a thread, or a task, that renews in time."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
+from penstock.engine import forks
+from penstock.engine.arguments import Seconds, seconds
 from penstock.engine.batch import AsyncBatch, Batch
 from penstock.errors import LeaseLost, PenstockError
+
+log = logging.getLogger("penstock.consumer")
 
 # Renewed when a third of the lease is over, so that two failures in a row do no harm.
 _FRACTION = 3
@@ -18,17 +22,22 @@ class Renewals:
     """Renews the batches of a synchronous client. One daemon thread, started when first used."""
 
     def __init__(self) -> None:
+        self._begin()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process: what the parent has, the parent renews."""
         self._changed = threading.Condition()
         self._due: dict[Batch, float] = {}
         self._leases: dict[Batch, float] = {}
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def keep(self, batch: Batch, lease: float | None) -> Iterator[None]:
+    def keep(self, batch: Batch, lease: Seconds | None) -> Iterator[None]:
         """Renew a batch until the body is done."""
         with self._changed:
-            self._leases[batch] = seconds = lease or _left(batch)
-            self._due[batch] = time.monotonic() + seconds / _FRACTION
+            self._leases[batch] = length = seconds(lease) or _left(batch)
+            self._due[batch] = time.monotonic() + length / _FRACTION
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="penstock-renewals", daemon=True)
                 self._thread.start()
@@ -56,32 +65,36 @@ class Renewals:
 
     def _renew(self, batch: Batch) -> None:
         try:
-            if not batch.settled:
+            if not batch.settled and not batch.abandoned:
                 batch.renew(self._leases.get(batch))
-        except LeaseLost:
+                log.debug("renewed %s", batch)
+        except LeaseLost as error:
             # The handler finds out when it settles the batch.
+            log.warning("%s", error)
             with self._changed:
                 self._due.pop(batch, None)
-        except PenstockError:
+        except PenstockError as error:
             # The next turn comes well before the lease ends.
-            return
+            log.warning("%s could not be renewed: %s", batch, error)
 
 
-async def keep_renewed(batch: AsyncBatch, lease: float | None) -> None:
+async def keep_renewed(batch: AsyncBatch, lease: Seconds | None) -> None:
     """Renew a batch until it is settled or its lease is lost; run it as a task beside the handler."""
-    seconds = lease or _left(batch)
+    length = seconds(lease) or _left(batch)
     while not batch.settled:
-        await asyncio.sleep(seconds / _FRACTION)
+        await asyncio.sleep(length / _FRACTION)
         try:
-            if not batch.settled:
+            if not batch.settled and not batch.abandoned:
                 # As long as it was leased for, and not what is left of it: renewals that are alike share a call.
                 await batch.renew(lease)
-        except LeaseLost:
+                log.debug("renewed %s", batch)
+        except LeaseLost as error:
+            log.warning("%s", error)
             return
-        except PenstockError:
+        except PenstockError as error:
+            log.warning("%s could not be renewed: %s", batch, error)
             continue
 
 
 def _left(batch: Batch | AsyncBatch) -> float:
-    until = min((claim.lease_until for claim in batch.claims if claim.lease_until), default=None)
-    return 60.0 if until is None else max(0.01, (until - datetime.now(UTC)).total_seconds())
+    return max(0.01, batch.lease_left)

@@ -13,9 +13,16 @@ def pauses(seconds: float, first: float = 0.05, most: float = 1.0) -> Iterator[f
     Pauses double and are shortened at random, so that clients that failed together do not come back together.
     """
     deadline = time.monotonic() + seconds
-    pause = first
+    growing = backoff(first, most)
     while (left := deadline - time.monotonic()) > 0:
-        yield min(left, pause * random.uniform(0.5, 1))  # noqa: S311
+        yield min(left, next(growing))
+
+
+def backoff(first: float, most: float) -> Iterator[float]:
+    """Yield pauses that double, shortened at random, without end."""
+    pause = first
+    while True:
+        yield pause * random.uniform(0.5, 1)  # noqa: S311
         pause = min(most, pause * 2)
 
 

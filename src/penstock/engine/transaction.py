@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Self
 
 from penstock.engine import calls, group_calls, option_calls, pushes
+from penstock.engine.arguments import Name, Seconds
 from penstock.engine.batch import AsyncBatch, AsyncRun, Batch, Run
 from penstock.engine.calls import Call, Place
 from penstock.engine.group_calls import MAX_BYTES
@@ -155,11 +156,11 @@ class _Pushing:
         queue: str,
         message_or_list: Any,
         *,
-        partition: str | None = None,
-        key: str | None = None,
+        partition: Name | None = None,
+        key: Name | None = None,
         headers: Mapping[str, str] | None = None,
         dedupe_id: str | None = None,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
     ) -> PendingPush:
         """Push when the block ends; the arguments are those of `Client.push`. A delay counts from then."""
@@ -169,9 +170,9 @@ class _Pushing:
     def push_many(
         self,
         queue: str,
-        messages: Iterable[tuple[str, Any] | Message],
+        messages: Iterable[tuple[Name, Any] | Message],
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         at: datetime | None = None,
     ) -> PendingPush:
         """Push to many partitions when the block ends; the arguments are those of `Client.push_many`."""
@@ -208,10 +209,10 @@ class Transaction(_Pushing):
         queue: str,
         group: str = "default",
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
-        lease: float | None = None,
+        lease: Seconds | None = None,
     ) -> Batch | None:
         """Claim the next messages in this transaction; nobody sees the claim before it commits."""
         call = group_calls.pop(
@@ -267,10 +268,10 @@ class AsyncTransaction(_Pushing):
         queue: str,
         group: str = "default",
         *,
-        partition: str | None = None,
+        partition: Name | None = None,
         max_messages: int = 100,
         max_partitions: int = 1,
-        lease: float | None = None,
+        lease: Seconds | None = None,
     ) -> AsyncBatch | None:
         """Claim the next messages in this transaction; nobody sees the claim before it commits."""
         call = group_calls.pop(

@@ -8,15 +8,15 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
-from penstock.errors import InvalidInput
+from penstock.errors import InvalidFlows, InvalidInput
 from penstock.pipeline import frames
 from penstock.pipeline.flow import Flow
-from penstock.pipeline.frames import Connection, Problem, first_line
+from penstock.pipeline.frames import CONTROL, Connection, Problem, first_line
 from penstock.spark.options import read_options
 
 if TYPE_CHECKING:
@@ -28,12 +28,25 @@ _STATEFUL = re.compile(
     r"|Window)\b.*)$",
     re.MULTILINE,
 )
-# What Spark makes anew each time that it plans the same query.
-_PASSING = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|#\d+L?|\d{3,}")
+# Those that may keep a row for later.
+_HOLDING = re.compile(r"^[ :+-]*~?(?:Join|FlatMapGroups\w*|TransformWithState\w*)\b", re.MULTILINE)
+# What Spark makes anew each time that it plans the same query: ids, addresses, and the seeds of random numbers.
+_PASSING = re.compile(
+    r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=lambda )\w+#\d+|#\d+L?|@[0-9a-f]+|\bplan_id=\d+"
+    r"|(?<=\brand\()-?\d+|(?<=\brandn\()-?\d+|\bSome\(-?\d+\)"
+)
+# The lengths of a window: Spark computes it in a line of its own, below the operator that has the state.
+_WINDOW = re.compile(r"^.*\bprecisetimestampconversion\b.*$", re.MULTILINE)
+_LENGTH = re.compile(r"[%+-] \d+|[^()#]+(?= as interval\))")
+# A shape says how it was made. Those of earlier versions left out large numbers.
+_VERSION = 2
+_PASSING_EARLIER = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|#\d+L?|\d{3,}")
+# Where PySpark logs what Spark refuses.
+_REFUSALS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+_FIELDS = "spark.sql.debug.maxToStringFields"
 _TRIGGER = re.compile(
     r"\s*(interval\s+)?(\d+(\.\d+)?\s*(microsecond|millisecond|second|minute|hour|day|week)s?\s*)+", re.IGNORECASE
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def prepare(flows: Sequence[Flow]) -> None:
@@ -65,15 +78,44 @@ def check(spark: "SparkSession", flows: Sequence[Flow], connection: Connection) 
     made = {}
     for flow in flows:
         try:
-            frame = frames.transform(flow, _begin(spark, flow, connection))
-            if not frame.isStreaming:
-                raise Problem(flow, flow.where, "its steps end in a DataFrame that does not come from its source")
-            _check_streams(spark, flow, frame)
-            made[flow.name] = frame
+            with _unlogged():
+                made[flow.name] = _checked(spark, flow, connection)
         except InvalidInput as error:
             problems.append(str(error))
     _refuse(problems)
     return made
+
+
+def _checked(spark: "SparkSession", flow: Flow, connection: Connection) -> "DataFrame":
+    frame = frames.transform(flow, _begin(spark, flow, connection))
+    if not frame.isStreaming:
+        raise Problem(flow, flow.where, "its steps end in a DataFrame that does not come from its source")
+    if not flow.carries_values and flow.files is None and _outlives_messages(flow, frame):
+        flow.carries_values = True
+        frame = frames.transform(flow, _begin(spark, flow, connection))
+    _check_streams(spark, flow, frame)
+    return frame
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep Spark from logging what it refuses, with all of Java's stack: it is told in a line, with its place."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(name) for name in _REFUSALS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
+
+
+def _outlives_messages(flow: Flow, frame: "DataFrame") -> bool:
+    """Say whether rows of one source may come out long after their messages were read."""
+    return any(name in frame.columns for name in flow.message_columns) and bool(_HOLDING.search(_explained(frame)))
 
 
 def _begin(spark: "SparkSession", flow: Flow, connection: Connection) -> "dict[str, DataFrame]":
@@ -99,11 +141,32 @@ def _check_streams(spark: "SparkSession", flow: Flow, frame: "DataFrame") -> Non
 
 def shape(flow: Flow, frame: "DataFrame") -> str:
     """Return what a checkpoint depends on, as JSON: the sources, and what Spark keeps state for."""
+    spark = frame.sparkSession
+    before = spark.conf.get(_FIELDS, None)
+    # Or an operator with many columns would say how many more there are, and not which.
+    spark.conf.set(_FIELDS, "100000")
+    try:
+        plan = _analyzed(frame)
+    finally:
+        spark.conf.unset(_FIELDS) if before is None else spark.conf.set(_FIELDS, before)
+    stateful = [_PASSING.sub("", found[1]) for found in _STATEFUL.finditer(plan)]
+    windows = [" ".join(dict.fromkeys(_LENGTH.findall(found[0]))) for found in _WINDOW.finditer(plan)]
+    return json.dumps({"version": _VERSION, "sources": _sources(flow), "state": stateful, "windows": windows})
+
+
+def earlier_shape(flow: Flow, frame: "DataFrame") -> str:
+    """Return the same as versions before this one would have: what is kept of a flow that has not been reset since."""
+    stateful = [_PASSING_EARLIER.sub("", found[1]) for found in _STATEFUL.finditer(_analyzed(frame))]
+    return json.dumps({"sources": _sources(flow), "state": stateful})
+
+
+def _sources(flow: Flow) -> list[Any]:
+    return [*flow.sources.items()] if flow.files is None else [str(flow.files.path or flow.files.table)]
+
+
+def _analyzed(frame: "DataFrame") -> str:
     plan = _explained(frame)
-    analyzed = plan.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
-    stateful = [_PASSING.sub("", found[1]) for found in _STATEFUL.finditer(analyzed)]
-    sources = [*flow.sources.items()] if flow.files is None else [str(flow.files.path or flow.files.table)]
-    return json.dumps({"sources": sources, "state": stateful})
+    return plan.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]
 
 
 def _explained(frame: "DataFrame") -> str:
@@ -119,7 +182,7 @@ def difference(before: str, now: str) -> str:
     return ", ".join(
         f"{name} was {json.dumps(old.get(name))} and is {json.dumps(new[name])}"
         for name in new
-        if old.get(name) != new[name]
+        if name != "version" and old.get(name) != new[name]
     )
 
 
@@ -169,7 +232,7 @@ def _own_problems(flow: Flow) -> list[str]:
 def _name_problem(queue: str) -> str | None:
     if not 1 <= len(queue.encode()) <= 255:
         return "a name has 1 to 255 bytes"
-    if _CONTROL.search(queue):
+    if re.search(CONTROL, queue):
         return "a name has no control characters"
     return "a name does not begin with ~, and is not *" if queue[0] == "~" or queue == "*" else None
 
@@ -216,4 +279,4 @@ def _cycles(flows: Sequence[Flow]) -> list[str]:
 
 def _refuse(problems: Sequence[str]) -> None:
     if problems:
-        raise InvalidInput("\n".join(dict.fromkeys(problems)))
+        raise InvalidFlows("\n".join(dict.fromkeys(problems)))

@@ -6,7 +6,7 @@ Whoever does this holds the flow. A flow that does not fit its checkpoint is ref
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.errors import PySparkException
 
@@ -37,6 +37,13 @@ class Wishes:
     backoff: float = BACKOFF_FIRST
 
 
+class Registration(NamedTuple):
+    """Where the checkpoint of a flow lies, and whether it was made by an earlier version."""
+
+    checkpoint: str
+    is_earlier: bool
+
+
 class Enlister:
     """Makes the queries of flows, for a Spark and a penstock."""
 
@@ -62,7 +69,13 @@ class Enlister:
         kind = derive_type(flow, read_by_others)
         ends = list(flow.sources.values()), flow.outputs
         listed = [tuple(action) for action in actions(flow)]
-        checkpoint = self._register(flow.name, kind, ends, shape, flow.checkpoint, listed, flow.where)
+        earlier = checking.earlier_shape(flow, made)
+        place = self._register(flow.name, kind, ends, (shape, earlier), flow.checkpoint, listed, flow.where)
+        checkpoint = place.checkpoint
+        if place.is_earlier and flow.carries_values:
+            # Its state has no values, and another state would not fit the checkpoint.
+            flow.carries_values = False
+            made = frames.flow_rows(spark, flow, self._connection)
         # What was checked is what is started: each source that Spark loads costs it a process.
         checked = [made]
 
@@ -84,6 +97,7 @@ class Enlister:
             once=wishes.once,
             give_up=PATIENCE + 1 if wishes.once else None,
             backoff=wishes.backoff,
+            late_rows=self._late_rows(flow.name),
         )
         return [running, *(self._enlist_copy(flow, index, made) for index in range(len(flow.copies)))]
 
@@ -96,7 +110,8 @@ class Enlister:
             raise Problem(flow, copy.where, f"its rows cannot be copied: {route.name} has a value of its own")
         columns = StructType([field for field in made.schema.fields if field.name not in flow.message_columns])
         listed = [(f"to {copy.place}", f"{Copy.__module__}.{Copy.__qualname__}", plugin_of(Copy.__module__))]
-        checkpoint = self._register(name, DATA_SINK, ([queue], []), copy.place, None, listed, copy.where)
+        ends: tuple[list[str], list[str]] = [queue], []
+        checkpoint = self._register(name, DATA_SINK, ends, (copy.place,), None, listed, copy.where).checkpoint
         options = self._connection.options() | {
             "subscribe": queue,
             "groupId": name,
@@ -126,6 +141,10 @@ class Enlister:
         writer = writer.trigger(availableNow=True) if self._wishes.once else writer.trigger(processingTime=trigger)
         query: StreamingQuery = writer.start() if table is None else writer.toTable(table)
         return query
+
+    def _late_rows(self, name: str) -> int:
+        """Return how many rows came too late in the runs before."""
+        return next((info.late_rows for info in self._database.run(flow_calls.flows()) if info.name == name), 0)
 
     def _ensure_queue(self, queue: str) -> bool:
         """Make a queue that is not there; return whether it was."""
@@ -165,12 +184,16 @@ class Enlister:
         name: str,
         kind: str,
         ends: tuple[Sequence[str], Sequence[str]],
-        shape: str,
+        shapes: tuple[str, ...],
         checkpoint: str | None,
         listed: Sequence[Any],
         where: str,
-    ) -> str:
-        """Register a flow; return its checkpoint, or refuse one that does not fit."""
+    ) -> "Registration":
+        """Register a flow; return its checkpoint, or refuse one that does not fit.
+
+        The first of the shapes is the flow's, and the others are what earlier versions made of the same flow.
+        """
+        shape = shapes[0]
         wanted = checkpoint or checkpoints.place(self._wishes.base, name)
         if self._is_here:
             wanted = checkpoints.absolute(wanted)
@@ -184,8 +207,11 @@ class Enlister:
         elif known is not None and checkpoint is None:
             wanted = known.checkpoint
         kept = self._database.run(flow_calls.register(name, kind, ends, shape, wanted, listed))
+        if kept.writer is not None and kept.shape != shape and kept.shape in shapes:
+            shape = kept.shape
+            kept = self._database.run(flow_calls.register(name, kind, ends, shape, wanted, listed))
         if kept.writer is None:
-            return kept.checkpoint
+            return Registration(kept.checkpoint, False)
         way_out = (
             f"`--reset {name}` begins with a new checkpoint where the flow stands, without the state of the old one"
         )
@@ -199,7 +225,7 @@ class Enlister:
                 f"{where}: flow {name}: its checkpoint is not there: it was at {kept.checkpoint}. Bring it back, or "
                 f"{way_out}"
             )
-        return kept.checkpoint
+        return Registration(kept.checkpoint, shape != shapes[0])
 
     def _until_free(self, problem: str, count_busy: Callable[[], int]) -> None:
         deadline = time.monotonic() + _BUSY_SECONDS

@@ -132,6 +132,9 @@ class Flow:
         self.expectations: list[Expectation] = []
         self.routes: list[Route] = []
         self.copies: list[Copy] = []
+        # Whether `_message` has the value too. A row that waits for its partner in a join may outlive its message in
+        # the log, and must bring along what its dead letter needs.
+        self.carries_values = len(self.sources) > 1
         self.where = _caller()
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ publishes them together, and each source is read once. A row becomes several by 
 second reading.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,25 @@ if TYPE_CHECKING:
 # Spark's own default has no microseconds.
 _TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"}
 _MOST_ERROR = 1000
+# What a row of the sink has: a message to a queue, or a message that becomes a dead letter.
+_ENTRY = {
+    **dict.fromkeys(("queue", "partition", "key"), "string"),
+    "value": "binary",
+    **dict.fromkeys(("headers", "dead_queue", "dead_partition"), "string"),
+    "dead_offset": "long",
+    **dict.fromkeys(("dead_reason", "dead_error"), "string"),
+}
+# And a copy of that message, for one that the log may not have any more.
+_COPY = {
+    "dead_value": "binary",
+    **dict.fromkeys(("dead_key", "dead_headers"), "string"),
+    "dead_timestamp": "timestamp",
+    "dead_row": "string",
+}
+# What no name may have, as penstock.name_problem says; Python and Java read it alike.
+CONTROL = r"[\x00-\x1f\x7f-\x9f]"
+# The header of redriven messages that names the rows they failed with.
+_ROWS = "penstock-rows"
 # How the private lanes of redriven messages begin.
 _LANE = "~redrive/"
 # How the columns begin that are made in between.
@@ -116,12 +135,13 @@ def _load(reader: object, spark: "SparkSession", flow: Flow, alias: str) -> "Dat
         frame: DataFrame = (
             reader.option("valueSchema", schema.json())  # type: ignore[attr-defined]
             .option("messageColumn", message)
+            .option("messageValue", str(flow.carries_values).lower())
             .load()
         )
         return frame
     raw: DataFrame = reader.load()  # type: ignore[attr-defined]
     fields = ("queue", "partition", "offset", "key", "headers", "timestamp", "id")
-    return raw.withColumn(message, F.struct(*fields))
+    return raw.withColumn(message, F.struct(*fields, *(("value",) if flow.carries_values else ())))
 
 
 def _files(spark: "SparkSession", flow: Flow) -> "DataFrame":
@@ -183,6 +203,7 @@ def sink_rows(flow: Flow, frame: "DataFrame", limits: Mapping[str, int]) -> "Dat
             f"{' or '.join(flow.message_columns) or 'message: they come from files'}. Expect it of the flow that reads "
             "what this one writes",
         )
+    frame = _without_other_pairs(frame, known)
     columns = [name for name in frame.columns if name not in flow.message_columns]
     if not columns:
         raise Problem(flow, flow.where, "no column is left to write")
@@ -210,9 +231,31 @@ def sink_rows(flow: Flow, frame: "DataFrame", limits: Mapping[str, int]) -> "Dat
         wanted = alive if route.when is None else alive & _condition(flow, frame, route.when, route.name, route.where)
         entries.append(F.when(wanted, message.struct(F.col(f"{_OWN}value{index}"))))
     if checks:
-        entries += [_dead(flow, name, columns) for name in known] or [_rejected(flow, columns)]
+        entries += [_dead(flow, name, columns, known) for name in known] or [_rejected(flow, columns)]
     rows = prepared.select(F.explode(F.filter(F.array(*entries), lambda entry: entry.isNotNull())).alias("row"))
     return rows.select("row.*")
+
+
+def _without_other_pairs(frame: "DataFrame", known: Sequence[str]) -> "DataFrame":
+    """Leave out rows of several messages that redriven ones make beside the rows that they failed with.
+
+    What a redriven message was first is still in the state of a join. So it would meet the partners of old, for whom
+    the row was written long ago, and a pair that was redriven would come three times: new with old, old with new, and
+    new with new. Of rows with a redriven message, those count of which all messages failed together.
+    """
+    if len(known) < 2:
+        return frame
+    messages = [_column(name) for name in known]
+    rows = [F.split(F.get_json_object(message["headers"], f"$['{_ROWS}']"), ",") for message in messages]
+    none = F.array().cast("array<string>")
+    shared = reduce(
+        lambda so_far, one: F.when(one[0]["offset"].isNull(), so_far).otherwise(
+            F.array_intersect(so_far, F.coalesce(one[1], none))
+        ),
+        zip(messages, rows, strict=True),
+        F.concat(*(F.coalesce(one, none) for one in rows)),
+    )
+    return frame.filter(F.coalesce(*rows).isNull() | (F.size(shared) > 0))
 
 
 def _condition(flow: Flow, frame: "DataFrame", text: str, name: str, where: str) -> "Column":
@@ -232,20 +275,17 @@ class _Message:
         self._flow, self._frame, self._route = flow, frame, route
         self._partition = self._home(self._text("partition", route.partition))
         self._key = self._text("key", route.key)
-        self._headers = self._text("headers", route.headers)
+        self._headers = F.to_json(self._header_texts())
         self.value = self._value(columns)
 
     def struct(self, value: "Column") -> "Column":
-        nothing = F.lit(None).cast("string")
-        return F.struct(
-            F.lit(self._route.queue).alias("queue"),
-            self._partition.alias("partition"),
-            self._key.alias("key"),
-            value.alias("value"),
-            self._headers.alias("headers"),
-            *(nothing.alias(name) for name in ("dead_queue", "dead_partition")),
-            F.lit(None).cast("long").alias("dead_offset"),
-            *(nothing.alias(name) for name in ("dead_reason", "dead_error")),
+        return _entry(
+            self._flow,
+            queue=F.lit(self._route.queue),
+            partition=self._partition,
+            key=self._key,
+            value=value,
+            headers=self._headers,
         )
 
     def checks(self, most_bytes: "int | None") -> "list[tuple[str, Column]]":
@@ -261,14 +301,17 @@ class _Message:
             name = self._partition
             valid = (
                 F.octet_length(name).between(1, 255)
-                & ~name.rlike(r"[\x00-\x1f\x7f]")
+                & F.is_valid_utf8(name)
+                & ~name.rlike(CONTROL)
                 & ~name.startswith("~")
                 & (name != "*")
             )
             found.append((f"{route.name}: partition", elsewhere | name.isNull() | valid))
         if route.key is not None:
-            valid = (F.octet_length(self._key) > 0) & ~self._key.contains("\0")
+            valid = (F.octet_length(self._key) > 0) & _is_text(self._key)
             found.append((f"{route.name}: key", elsewhere | self._key.isNull() | valid))
+        if route.headers is not None:
+            found.append((f"{route.name}: headers", elsewhere | self._headers_fit()))
         if most_bytes is not None:
             # A null value has no length, and fits.
             fits = F.coalesce(F.octet_length(self.value) <= most_bytes, F.lit(True))
@@ -279,11 +322,31 @@ class _Message:
         if expression is None:
             return F.lit(None).cast("string")
         kind = self._kind(what, expression)
-        if what == "headers" and kind.startswith("map<string,string>"):
-            return F.to_json(F.expr(expression))
         if kind.startswith(("struct", "array", "map", "binary")):
             raise Problem(self._flow, self._route.where, f"{self._route.name}: {what} is {kind}, and must be a text")
         return F.expr(expression).cast("string")
+
+    def _header_texts(self) -> "Column":
+        """Return the headers as a map of texts; null where they are given as JSON and are no object of texts."""
+        expression = self._route.headers
+        if expression is None:
+            return F.lit(None).cast("map<string,string>")
+        if self._kind("headers", expression) == "map<string,string>":
+            return F.expr(expression)
+        given = self._text("headers", expression)
+        parsed = F.try_variant_get(F.try_parse_json(given), "$", "map<string,variant>")
+        texts = F.transform_values(parsed, lambda _, value: F.try_variant_get(value, "$", "string"))
+        only_texts = F.forall(F.map_values(parsed), lambda value: F.schema_of_variant(value) == "STRING")
+        return F.when(F.is_valid_utf8(given) & only_texts, texts)
+
+    def _headers_fit(self) -> "Column":
+        """Say of each row whether its headers can be taken, or are none."""
+        texts = self._header_texts()
+        valid = F.forall(
+            F.map_entries(texts),
+            lambda entry: _is_text(entry["key"]) & F.coalesce(_is_text(entry["value"]), F.lit(False)),
+        )
+        return F.expr(self._route.headers or "NULL").isNull() | F.coalesce(valid, F.lit(False))
 
     def _home(self, partition: "Column") -> "Column":
         """Return where a row goes that comes from a redriven message: a lane is nobody's partition but its own."""
@@ -313,20 +376,34 @@ class _Message:
             raise Problem(self._flow, self._route.where, f"{self._route.name}: {what}: {first_line(error)}") from None
 
 
-def _dead(flow: Flow, message: str, columns: list[str]) -> "Column":
+def _is_text(column: "Column") -> "Column":
+    """Say whether PostgreSQL takes it as a text: casts of bytes to a string are not checked by Spark."""
+    return F.is_valid_utf8(column) & ~column.contains("\0")
+
+
+def _entry(flow: Flow, **given: "Column") -> "Column":
+    """Return a row of the sink as a struct; what is not given is null."""
+    kinds = _ENTRY | (_COPY if flow.carries_values else {})
+    return F.struct(*(given.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in kinds.items()))
+
+
+def _dead(flow: Flow, message: str, columns: list[str], known: Sequence[str]) -> "Column":
     """Return the entry that makes a dead letter of the message of a row that failed."""
     failed = F.col(f"{_OWN}failed")
-    nothing = F.lit(None).cast("string")
     place = _column(message)
-    entry = F.struct(
-        *(nothing.alias(name) for name in ("queue", "partition", "key")),
-        F.lit(None).cast("binary").alias("value"),
-        nothing.alias("headers"),
-        place["queue"].alias("dead_queue"),
-        place["partition"].alias("dead_partition"),
-        place["offset"].alias("dead_offset"),
-        F.concat(F.lit(f"{flow.name}: "), failed).alias("dead_reason"),
-        F.substring(F.to_json(F.struct(*map(_column, columns)), _TIMES), 1, _MOST_ERROR).alias("dead_error"),
+    copy = {}
+    if flow.carries_values:
+        copy = {f"dead_{name}": place[name] for name in ("value", "key", "headers", "timestamp")}
+        if len(known) > 1:
+            copy["dead_row"] = F.md5(F.concat_ws(",", *(_column(name)["id"] for name in known)).cast("binary"))
+    entry = _entry(
+        flow,
+        dead_queue=place["queue"],
+        dead_partition=place["partition"],
+        dead_offset=place["offset"],
+        dead_reason=F.concat(F.lit(f"{flow.name}: "), failed),
+        dead_error=F.substring(F.to_json(F.struct(*map(_column, columns)), _TIMES), 1, _MOST_ERROR),
+        **copy,
     )
     return F.when(failed.isNotNull() & place["offset"].isNotNull(), entry)
 
@@ -334,17 +411,12 @@ def _dead(flow: Flow, message: str, columns: list[str]) -> "Column":
 def _rejected(flow: Flow, columns: list[str]) -> "Column":
     """Return the entry for a row that a queue cannot take and that comes from no message: it goes to one that can."""
     failed = F.col(f"{_OWN}failed")
-    nothing = F.lit(None).cast("string")
-    text = F.substring(F.to_json(F.struct(*map(_column, columns)), _TIMES), 1, _MOST_ERROR)
-    entry = F.struct(
-        F.lit(flow.rejects).alias("queue"),
-        F.lit("rejected").alias("partition"),
-        nothing.alias("key"),
-        text.cast("binary").alias("value"),
-        F.to_json(F.create_map(F.lit("penstock-reason"), F.concat(F.lit(f"{flow.name}: "), failed))).alias("headers"),
-        *(nothing.alias(name) for name in ("dead_queue", "dead_partition")),
-        F.lit(None).cast("long").alias("dead_offset"),
-        *(nothing.alias(name) for name in ("dead_reason", "dead_error")),
+    entry = _entry(
+        flow,
+        queue=F.lit(flow.rejects),
+        partition=F.lit("rejected"),
+        value=F.substring(F.to_json(F.struct(*map(_column, columns)), _TIMES), 1, _MOST_ERROR),
+        headers=F.to_json(F.create_map(F.lit("penstock-reason"), F.concat(F.lit(f"{flow.name}: "), failed))),
     )
     return F.when(failed.isNotNull(), entry)
 

@@ -16,7 +16,7 @@ from itertools import islice, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine import flow_calls
@@ -25,7 +25,7 @@ from penstock.engine.flow_calls import Range
 from penstock.pipeline import frames
 from penstock.pipeline.flow import Flow
 from penstock.pipeline.frames import Connection, Problem
-from penstock.pipeline.running import explain
+from penstock.pipeline.running import FAILURES, explain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,7 +146,7 @@ class Probe:
                 self._places[alias] = kept.select(_PLACE, *fields).toArrow().sort_by(_PLACE)
                 if self._places[alias].num_rows:
                     spans.append(Span(alias, 0, self._places[alias].num_rows))
-        except (PySparkException, Problem) as error:
+        except (*FAILURES, Problem) as error:
             raise _Interrupted from error
         return spans
 
@@ -173,7 +173,7 @@ class Probe:
         except (AnalysisException, Problem) as error:
             # It cannot run as a batch: nothing is learned about messages.
             raise _Interrupted from error
-        except PySparkException as error:
+        except FAILURES as error:
             text = explain(error)
             if self._stopped or text.startswith(_NOBODYS_FAULT):
                 raise _Interrupted from error
@@ -198,12 +198,13 @@ class Probe:
         """
         rest = span
         while len(found) < most:
-            part = rest
+            part, known = rest, None
             while part.stop - part.start > 1:
                 first, second = part.halves()
-                part = second if self.fails([first, *others]) is None else first
+                known = self.fails([first, *others])
+                part = second if known is None else first
             # Twice: a service that was away for a moment is nobody's poison.
-            error = self.fails([part, *others]) and self.fails([part, *others])
+            error = (known or self.fails([part, *others])) and self.fails([part, *others])
             if error:
                 found.append(self._found(part, self._blamed([part, *others]), error))
             rest = rest._replace(start=part.stop)

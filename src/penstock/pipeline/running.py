@@ -11,9 +11,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
 from penstock.engine.flow_calls import Telling
+from penstock.engine.texts import storable
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -22,13 +24,17 @@ if TYPE_CHECKING:
 BACKOFF_FIRST = 1.0
 BACKOFF_MOST = 60.0
 # So often an epoch may fail before the message is looked for at which it does.
-PATIENCE = 3
+PATIENCE = 2
+# What Spark raises; where it has no error of its own in Python, as for a process that died, it is Java's.
+FAILURES = (PySparkException, Py4JJavaError)
 # A rate is that of the last epoch, for as long as it can be called the last.
 _RATE_SECONDS = 10.0
 _HOPELESS = (
     *("goes on with query", "published already, and with other content", "comes after epoch", "is no snapshot"),
     *("Retention dropped what this query has still to read",),
 )
+# What a task failed with, in the one line that Spark says of a job.
+_LOST_TASK = re.compile(r"\): (?:[\w.]+\.)?(\w+(?:Error|Exception): .+?)(?:\. |$)", re.MULTILINE)
 # The words of an exception at the end of a Python traceback, or of Spark's list of causes.
 _CAUSE = re.compile(
     r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Input|TooLarge|Found|Retryable|Unavailable)): (.+)$", re.MULTILINE
@@ -67,7 +73,7 @@ class Mending:
     def _run(self) -> None:
         try:
             self.result = self._search.run()
-        except (PenstockError, PySparkException):
+        except (PenstockError, *FAILURES):
             # The epoch has failed anyway, and is tried again; so is the search.
             self.result = None
 
@@ -84,6 +90,7 @@ class Running:
         once: bool = False,
         give_up: int | None = None,
         backoff: float = BACKOFF_FIRST,
+        late_rows: int = 0,
     ) -> None:
         self.name = name
         self._start = start
@@ -101,6 +108,9 @@ class Running:
         self.remark: str | None = None
         self.epoch: int | None = None
         self.rows = 0
+        self.late_rows = late_rows
+        self._looked_at = -1
+        self._late_at = -1
         self._rate = 0.0
 
     @property
@@ -128,7 +138,7 @@ class Running:
             self._look(self._query)
             if not self._query.isActive:
                 self._ended(self._query)
-        except PySparkException as error:
+        except FAILURES as error:
             # A Connect server that went away, for instance; the query is started again, and fenced if it lives on.
             self._query = None
             self._back_off(explain(error))
@@ -139,20 +149,22 @@ class Running:
         left = self._retry_at - time.monotonic()
         retry = datetime.now(UTC) + timedelta(seconds=left) if self.state == "backing off" else None
         rate = self._rate if time.monotonic() - self._seen_at < _RATE_SECONDS and self.state == "running" else 0.0
-        return Telling(self.state, self.failures, self.error, retry, self.epoch, round(rate, 1))
+        return Telling(self.state, self.failures, self.error, retry, self.epoch, round(rate, 1), self.late_rows)
 
     def stop(self) -> None:
         """Stop it, in the middle of an epoch if need be."""
-        self._halt()
-        if not self.is_over:
-            self.state = "stopped"
+        try:
+            self._halt()
+        finally:
+            if not self.is_over:
+                self.state = "stopped"
 
     def _begin(self) -> None:
         try:
             self._query = self._start()
         except AnalysisException as error:
             self._fail(explain(error))
-        except (PenstockError, PySparkException) as error:
+        except (PenstockError, *FAILURES) as error:
             self._back_off(explain(error))
             self._maybe_give_up()
         else:
@@ -162,6 +174,7 @@ class Running:
         progress: Any = query.lastProgress
         if progress is None:
             return
+        self._count_late(query, progress)
         # As attributes: of Spark Connect, the sums over the sources are not among its items.
         epoch, rows = int(progress.batchId), int(progress.numInputRows)
         if rows and (self.epoch is None or epoch > self.epoch or self._seen_at == 0.0):
@@ -170,6 +183,20 @@ class Running:
             self._rate = float(progress.processedRowsPerSecond or 0.0)
             # An epoch got through: what was wrong is over.
             self.failures, self.error = 0, None
+
+    def _count_late(self, query: "StreamingQuery", newest: Any) -> None:
+        """Count the rows that came behind the watermark, also in epochs that ended between two looks."""
+        if not newest.stateOperators:
+            return
+        epoch = int(newest.batchId)
+        seen: Any = query.recentProgress if epoch > self._looked_at + 1 else [newest]
+        for progress in seen:
+            late = sum(int(operator.numRowsDroppedByWatermark) for operator in progress.stateOperators)
+            # An idle query tells the same epoch again, without any.
+            if late and int(progress.batchId) > self._late_at:
+                self._late_at = int(progress.batchId)
+                self.late_rows += late
+        self._looked_at = epoch
 
     def _ended(self, query: "StreamingQuery") -> None:
         self._query = None
@@ -220,10 +247,16 @@ class Running:
 
 
 def explain(error: Exception) -> str:
-    """Return in a few words what is wrong: the innermost exception, and not Spark's story of it."""
+    """Return in a few words what is wrong: the innermost exception, and not Spark's story of it.
+
+    All that a step says about its failure comes through here, so this is where it is made fit to be stored.
+    """
     text = str(error)
     found = _CAUSE.findall(text)
+    lost = _LOST_TASK.search(text)
     if found:
         kind, words = found[-1]
-        return f"{kind}: {words.strip()}"[:500]
-    return text.strip().splitlines()[0][:500] if text.strip() else type(error).__name__
+        text = f"{kind}: {words.strip()}"
+    elif lost:
+        text = lost[1]
+    return storable(text.strip().splitlines()[0])[:500] if text.strip() else type(error).__name__

@@ -3,8 +3,10 @@
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
 
 from penstock import spark as connector
 from penstock.errors import SetupError
@@ -39,10 +41,20 @@ def opened(
         if master is None:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         spark = connector.session("penstock run", master, _DEFAULTS | dict(said))
+        _hush(spark)
     try:
         yield spark
     finally:
-        spark.stop()
+        # A signal that ended us may have ended it too.
+        with suppress(Py4JError, OSError):
+            spark.stop()
+
+
+def _hush(spark: "SparkSession") -> None:
+    """Keep PySpark's server of accumulators from printing a traceback when Java goes first, as with a signal to all."""
+    server = getattr(spark.sparkContext, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda request, client_address: None
 
 
 def _connect(remote: str, said: Mapping[str, str]) -> "SparkSession":

@@ -5,6 +5,7 @@ every query several times a second. What takes its time there, the start of a qu
 believe that we are gone: telling how the flows fare, and hearing which shall pause, has a thread of its own.
 """
 
+import logging
 import os
 import socket
 import threading
@@ -20,7 +21,7 @@ from pyspark.errors import PySparkException
 from penstock.engine import flow_calls
 from penstock.engine.database import Database
 from penstock.engine.flow_calls import Telling
-from penstock.errors import InvalidInput, PenstockError, Retryable, SetupError, Unavailable
+from penstock.errors import InvalidFlows, InvalidInput, PenstockError, Retryable, SetupError, Unavailable
 from penstock.pipeline import checking, checkpoints
 from penstock.pipeline.enlisting import Enlister, Wishes
 from penstock.pipeline.flow import Flow
@@ -87,6 +88,16 @@ class Supervisor:
     def end(self) -> None:
         """Let it stop all queries and return; safe at any moment."""
         self._ending.set()
+        # What Spark's other half says from now on is that it is gone.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+
+    def require_free(self) -> None:
+        """Refuse flows that somebody else runs, and names and ends that contradict each other: before Spark starts."""
+        checking.prepare(self.flows)
+        for info in self._database.run(flow_calls.flows()):
+            is_run = info.state in ("starting", "running", "backing off") and info.supervisor is not None
+            if info.name in self._names and is_run and not _is_dead(info.supervisor or ""):
+                raise _held(info.name, info.supervisor or "")
 
     def run(self, spark: "SparkSession", observe: Callable[[Sequence[Running]], None] | None = None) -> bool:
         """Run the flows; returns whether none of them failed."""
@@ -97,8 +108,12 @@ class Supervisor:
             self._paused = self._database.run(flow_calls.paused())
             teller.start()
             self._loop(observe)
-        except Py4JError as error:
-            raise SetupError(f"Spark is gone; what was not published is read again next time ({error})") from error
+        except PenstockError:
+            raise
+        except (Py4JError, OSError) as error:
+            # A signal to the whole process group ends Spark too, and perhaps before us.
+            if not self._ending.is_set():
+                raise SetupError(f"Spark is gone; what was not published is read again next time ({error})") from error
         finally:
             self._stop()
             done.set()
@@ -131,7 +146,7 @@ class Supervisor:
             self.members.append(Member(first, levels[flow.name]))
             self.members += [Member(copy, levels[flow.name] + 1) for copy in copies]
         if problems:
-            raise InvalidInput("\n".join(problems))
+            raise InvalidFlows("\n".join(problems))
 
     def _hold(self, name: str) -> None:
         """Become the one who runs a flow, or refuse."""
@@ -140,7 +155,7 @@ class Supervisor:
         if told.holder != self._me and _is_dead(told.holder):
             told = self._database.run(flow_calls.tell(name, self._me, starting, take_over=True))
         if told.holder != self._me:
-            raise Retryable(f"flow {name} is run by {told.holder} already; stop that one, or wait until it is gone")
+            raise _held(name, told.holder)
         self._held.append(name)
 
     def _release(self) -> None:
@@ -202,11 +217,18 @@ class Supervisor:
             try:
                 if time.monotonic() - heard >= _TELL_SECONDS:
                     self._paused, heard = self._database.run(flow_calls.paused()), time.monotonic()
-                for member in self.members:
-                    self._tell(member)
             except PenstockError:
                 # The database is away: the queries say so, and wait for it.
                 done.wait(_TELL_SECONDS)
+                continue
+            for member in self.members:
+                try:
+                    self._tell(member)
+                except Exception as error:
+                    # Whatever cannot be told of one flow must not keep others from being heard of, nor from pausing.
+                    member.told_at = time.monotonic()
+                    if not isinstance(error, PenstockError):
+                        self._echo(f"{member.running.name}: how it fares cannot be told: {explain(error)}")
 
     def _tell(self, member: Member) -> None:
         age = time.monotonic() - member.told_at
@@ -226,12 +248,17 @@ class Supervisor:
             try:
                 member.running.stop()
             except (PySparkException, Py4JError, OSError) as error:
-                self._echo(f"{member.running.name}: {explain(error)}")
+                if not self._ending.is_set():
+                    self._echo(f"{member.running.name}: {explain(error)}")
 
 
 def default_base(settings: Settings) -> str:
     """Return where checkpoints lie when nobody says: in a folder that survives restarts."""
     return checkpoints.default_base(settings.home)
+
+
+def _held(name: str, holder: str) -> Retryable:
+    return Retryable(f"flow {name} is run by {holder} already; stop that one, or wait until it is gone")
 
 
 def _is_dead(holder: str) -> bool:

@@ -136,11 +136,14 @@ def _frame(flow: Flow, alias: str, rows: list[Any], spark: "SparkSession", made:
         from pyspark.sql import functions as F  # noqa: N812
 
         raw = spark.createDataFrame(pa.Table.from_batches([batch]))
-        return raw.withColumn(message, F.struct("queue", "partition", "offset", "key", "headers", "timestamp", "id"))
-    parsed, misfits = Parser(schema.jsonValue(), message).parse(batch)
+        fields = ("queue", "partition", "offset", "key", "headers", "timestamp", "id")
+        return raw.withColumn(message, F.struct(*fields, *(("value",) if flow.carries_values else ())))
+    parsed, misfits = Parser(schema.jsonValue(), message, with_value=flow.carries_values).parse(batch)
     for row, _ in misfits:
         made.dead.append(Dead(f"{flow.name}: malformed", _plain(rows[row])))
-    return spark.createDataFrame(pa.Table.from_batches([parsed]), value_columns(schema.json(), message))
+    return spark.createDataFrame(
+        pa.Table.from_batches([parsed]), value_columns(schema.json(), message, with_value=flow.carries_values)
+    )
 
 
 def _encoded(row: Mapping[str, Any] | bytes | str | None) -> bytes | None:

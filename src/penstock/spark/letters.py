@@ -1,15 +1,19 @@
-"""Dead letters of an epoch: which messages become some, with copies of those that are only in the archive.
+"""Dead letters of an epoch: which messages become some, with copies of those that the log may not have any more.
 
 A dead letter is copied from the log when its epoch is published. The log does not have a message that was archived and
-dropped, and the database cannot read the archive; so the task that stages the dead letter brings the copy along.
+dropped, and the database cannot read the archive; so the task that stages the dead letter brings the copy along. So do
+rows that waited in a join, for longer than their message was kept.
 """
 
 from collections.abc import Sequence
 from itertools import chain
 
+import msgspec
+
 from penstock.engine import archive_calls, flow_calls
 from penstock.engine.calls import Place
 from penstock.engine.flow_calls import Letter
+from penstock.engine.texts import storable
 from penstock.spark import archives
 from penstock.spark.connections import run
 from penstock.spark.options import Target
@@ -17,7 +21,8 @@ from penstock.spark.options import Target
 
 def stage_letters(target: Target, stage: int, group: str, letters: Sequence[Letter], *, of_source: bool) -> None:
     """Say of messages that they become dead letters with their epoch."""
-    run(target, flow_calls.stage_letters(stage, group, letters, of_source=of_source))
+    storable_ones = [_storable(letter) for letter in letters]
+    run(target, flow_calls.stage_letters(stage, group, storable_ones, of_source=of_source))
     missing = run(target, archive_calls.letters(stage))
     if not missing:
         return
@@ -30,3 +35,24 @@ def stage_letters(target: Target, stage: int, group: str, letters: Sequence[Lett
     ]
     if copies:
         run(target, archive_calls.copy_letters(stage, copies))
+
+
+def _storable(letter: Letter) -> Letter:
+    """Return a dead letter of which PostgreSQL can store every text: no message is refused for what its error says."""
+    return letter._replace(
+        reason=storable(letter.reason),
+        error=None if letter.error is None else storable(letter.error),
+        key=None if letter.key is None else storable(letter.key),
+        headers=_headers(letter.headers),
+    )
+
+
+def _headers(text: str | None) -> str | None:
+    """Return headers as they are stored: those of a message are JSON, unless somebody wrote past all checks."""
+    if text is None:
+        return None
+    try:
+        known = msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError:
+        return None
+    return msgspec.json.encode({storable(name): storable(value) for name, value in known.items()}).decode()

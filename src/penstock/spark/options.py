@@ -40,6 +40,7 @@ READ_OPTIONS = (
     "archive",
     "valueSchema",
     "messageColumn",
+    "messageValue",
 )
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -83,6 +84,7 @@ class ReadOptions:
     archive: bool = True
     value_schema: dict[str, Any] | None = None
     message_column: str = "_message"
+    message_value: bool = False
     most_tasks: int = MOST_TASKS
     # A moment for each partition, or for all: `starting_time`, `ending_time`.
     starting_times: Moments | None = None
@@ -162,6 +164,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
         archive=_take(known, "archive", _flag, True),
         value_schema=_take(known, "valueSchema", _value_schema, None),
         message_column=_take(known, "messageColumn", _name, "_message"),
+        message_value=_take(known, "messageValue", _flag, False),
         most_tasks=most_tasks,
         starting_times=_take(known, "startingOffsetsByTimestamp", _moments, None),
         ending_time=_take(known, "endingTimestamp", _moment, None),

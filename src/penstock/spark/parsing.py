@@ -67,7 +67,8 @@ class Kind(NamedTuple):
 class Parser:
     """Reads values against a schema, given as the JSON of Spark's."""
 
-    def __init__(self, schema: dict[str, Any], message_column: str) -> None:
+    def __init__(self, schema: dict[str, Any], message_column: str, *, with_value: bool = False) -> None:
+        self._message = pa.struct([*MESSAGE, pa.field("value", pa.binary())]) if with_value else MESSAGE
         self._kinds = [kind_of(field["type"], field["name"]) for field in schema["fields"]]
         fields: list[Any] = []
         rename: dict[str, str] = {}
@@ -86,7 +87,7 @@ class Parser:
         columns = [
             pa.field(field["name"], kind.arrow) for field, kind in zip(schema["fields"], self._kinds, strict=True)
         ]
-        self.schema = pa.schema([*columns, pa.field(message_column, MESSAGE, nullable=False)])
+        self.schema = pa.schema([*columns, pa.field(message_column, self._message, nullable=False)])
 
     def parse(self, batch: Any) -> tuple[Any, list[Misfit]]:
         """Turn a batch of messages into one of the schema's columns; return those that do not fit, too."""
@@ -98,7 +99,7 @@ class Parser:
             try:
                 rows.append(decode(value))
                 good.append(index)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 misfits.append(Misfit(index, str(error)))
             except TypeError:
                 if value is not None:
@@ -117,7 +118,8 @@ class Parser:
                 good = [place for row, place in enumerate(good) if row not in unfit.rows]
                 rows = [values for row, values in enumerate(rows) if row not in unfit.rows]
         kept = batch if len(good) == batch.num_rows else batch.take(pa.array(good, pa.int64()))
-        message = pa.StructArray.from_arrays([kept.column(field.name) for field in MESSAGE], fields=list(MESSAGE))
+        fields = list(self._message)
+        message = pa.StructArray.from_arrays([kept.column(field.name) for field in fields], fields=fields)
         return pa.record_batch([*columns, message], schema=self.schema), misfits
 
     def _column(self, index: int, rows: Sequence[Any]) -> Any:

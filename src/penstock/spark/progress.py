@@ -16,7 +16,7 @@ from penstock.spark.connections import run
 from penstock.spark.options import Target
 from penstock.spark.positions import Numbers, Positions, Watch
 
-# A partition that is being pushed to is passed over; it is free again in a moment.
+# A partition that is being pushed to is passed over, and told with the next batch. Only who will not come again waits.
 _BUSY_PAUSE = 0.05
 _BUSY_SECONDS = 2.0
 
@@ -31,17 +31,20 @@ class Progress:
         self._told: Positions | None = None
         self._owns = False
 
-    def tell(self, positions: Positions, lineage: int | None) -> None:
-        """Advance the group to where everything is done; the lineage says whose progress it is, where there is one."""
+    def tell(self, positions: Positions, lineage: int | None, *, wait: bool = False) -> None:
+        """Advance the group to where everything is done; with `wait`, also where somebody holds a partition.
+
+        The lineage says whose progress it is, where there is one.
+        """
         if self._group is None or self._told is positions:
             return
         ids, offsets = positions.ids, positions.offsets
         if self._told is not None:
             changed = self._told.get(ids, np.full(len(ids), -1, dtype=np.int64)) != offsets
             ids, offsets = ids[changed], offsets[changed]
-        deadline = time.monotonic() + _BUSY_SECONDS
+        deadline = time.monotonic() + (_BUSY_SECONDS if wait else 0)
         while len(ids) and self._advance(ids, offsets, lineage):
-            if time.monotonic() > deadline:
+            if time.monotonic() >= deadline:
                 return
             time.sleep(_BUSY_PAUSE)
         self._told = positions

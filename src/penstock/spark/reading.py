@@ -88,7 +88,8 @@ def read_task(options: ReadOptions, task: Task, aside: Aside) -> Iterator[Any]:
         return batches
     from penstock.spark.parsing import Parser, parsed
 
-    return parsed(batches, Parser(options.value_schema, options.message_column), aside.malformed)
+    parser = Parser(options.value_schema, options.message_column, with_value=options.message_value)
+    return parsed(batches, parser, aside.malformed)
 
 
 def messages(options: ReadOptions, task: Task) -> Iterator[Any]:

@@ -21,6 +21,8 @@ LEFT_OUT = ("offset", "timestamp", "id")
 
 # What a row that is no message may have: it says which message becomes a dead letter of the group, and why.
 DEAD = ("dead_queue", "dead_partition", "dead_offset", "dead_reason", "dead_error")
+# A copy of that message, which the log may not have any more, and which row of several messages failed.
+DEAD_COPY = ("dead_value", "dead_key", "dead_headers", "dead_timestamp", "dead_row")
 
 
 def check_columns(names: Sequence[str], queue: str | None, group: str | None = None) -> None:
@@ -32,7 +34,7 @@ def check_columns(names: Sequence[str], queue: str | None, group: str | None = N
     dead = [name for name in DEAD if name in names]
     if dead and (group is None or len(dead) < len(DEAD)):
         raise InvalidInput(f"dead letters need the option groupId and the columns {', '.join(DEAD)}")
-    unknown = [name for name in names if name not in (*WRITTEN, *LEFT_OUT, *DEAD)]
+    unknown = [name for name in names if name not in (*WRITTEN, *LEFT_OUT, *DEAD, *DEAD_COPY)]
     if unknown:
         raise InvalidInput(
             f"column {', '.join(unknown)} cannot be written; the columns are {', '.join(WRITTEN)} "
@@ -57,9 +59,9 @@ def check_types(schema: "StructType") -> None:
             raise InvalidInput(f"column {field.name} is {kind}, and must be a string")
 
 
-def value_columns(text: str, message_column: str) -> "StructType":
+def value_columns(text: str, message_column: str, *, with_value: bool = False) -> "StructType":
     """Return the columns of a schema's JSON, all of which may be null, and one that says which message it was."""
-    from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+    from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
     message = StructType(
         [
@@ -70,6 +72,7 @@ def value_columns(text: str, message_column: str) -> "StructType":
             StructField("headers", StringType()),
             StructField("timestamp", TimestampType(), False),
             StructField("id", StringType(), False),
+            *([StructField("value", BinaryType())] if with_value else []),
         ]
     )
     columns = StructType.fromJson(_nullable(json.loads(text)))

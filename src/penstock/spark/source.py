@@ -35,11 +35,11 @@ class PlainSource(DataSource):
         Spark asks for them when a reader is loaded, so what is wrong with its options is said there already.
         """
         check_read_options(self.options)
-        text = next((value for name, value in self.options.items() if name.lower() == "valueschema"), None)
-        if text is None:
+        given = {name.lower(): value for name, value in self.options.items()}
+        if "valueschema" not in given:
             return DDL
-        column = next((value for name, value in self.options.items() if name.lower() == "messagecolumn"), "_message")
-        return value_columns(text, column)
+        with_value = given.get("messagevalue", "").lower() == "true"
+        return value_columns(given["valueschema"], given.get("messagecolumn", "_message"), with_value=with_value)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch."""
@@ -69,7 +69,7 @@ class PlainSource(DataSource):
         from penstock.spark.writing import StreamWriter
 
         if overwrite:
-            raise InvalidInput("a log is appended to: use outputMode('append') or outputMode('update'), not complete")
+            raise InvalidInput("a log is appended to: use outputMode('append')")
         options = self._write_options(schema)
         if options.name is not None:
             raise InvalidInput("batchName is for batches: a stream has its checkpoint")

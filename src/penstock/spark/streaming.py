@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -23,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from penstock.engine import range_calls
 from penstock.engine.range_calls import SnapshotName
 from penstock.errors import InvalidInput
-from penstock.spark.admission import share_bytes, share_messages
+from penstock.spark.admission import admit
 from penstock.spark.aside import Aside
 from penstock.spark.connections import START_PATIENCE, run
 from penstock.spark.jobs import current_job
@@ -118,6 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             now = time.monotonic()
             if now >= deadline:
                 self._nothing_at = now
+                self._progress.tell(self._positions, self._lineage, wait=self._until is not None)
                 return start
             time.sleep(min(max(_POLL_PAUSE, 2 * (now - began)), max(deadline - now, 0.001)))
 
@@ -220,11 +222,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         behind = heads > starts
         ids, starts, ends = spans.ids[behind], starts[behind], heads[behind]
         if len(ids) and not isinstance(limit, ReadAllAvailable):
-            turn = self._depth + 1
-            if self.options.max_offsets is not None:
-                ends = starts + share_messages(ends - starts, self.options.max_offsets, turn)
-            if self.options.max_bytes is not None:
-                ends = share_bytes(self.options.target, ids, starts, ends, self.options.max_bytes, turn)
+            limits = self.options.max_offsets, self.options.max_bytes
+            ends = admit(self.options.target, (ids, starts, ends), *limits, self._depth + 1)
             some = ends > starts
             ids, starts, ends = ids[some], starts[some], ends[some]
         return ids, starts, ends
@@ -252,6 +251,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_lost(self, spans: Spans) -> None:
         """Refuse to go on where a partition is gone, or ends before what was read of it, as after a restore."""
         gone = ~np.isin(self._positions.ids, spans.ids)
+        if gone.any():
+            gone = self._forget_deleted(gone)
         short = spans.heads < self._positions.get(spans.ids, spans.heads)
         if not gone.any() and not short.any():
             return
@@ -263,6 +264,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise data_lost(self._watch.places(spans.ids[short]).get(number), offset, 0, head)
         kept = Positions(self._positions.ids[~gone], self._positions.offsets[~gone])
         self._positions = kept.moved(spans.ids[short], spans.heads[short])
+
+    def _forget_deleted(self, gone: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Forget deleted partitions that were read to their end; return which of the positions are left without one."""
+        ids, offsets = self._positions.ids, self._positions.offsets
+        ends = run(self.options.target, range_calls.deleted_ends(ids[gone].tolist()))
+        done = gone & (
+            offsets
+            >= np.array(
+                [ends.get(number, offset + 1) for number, offset in zip(ids.tolist(), offsets.tolist(), strict=True)]
+            )
+        )
+        self._positions = Positions(ids[~done], offsets[~done])
+        return ~np.isin(self._positions.ids, ids[~gone])
 
     def _present(self, ids: Numbers, starts: Numbers, stops: Numbers) -> tuple[Numbers, Numbers]:
         """Leave out what retention has dropped, or refuse to."""

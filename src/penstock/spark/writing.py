@@ -22,7 +22,7 @@ from penstock.spark.connections import run
 from penstock.spark.jobs import Job, current_job
 from penstock.spark.letters import stage_letters
 from penstock.spark.options import Target, WriteOptions
-from penstock.spark.schema import DEAD
+from penstock.spark.schema import DEAD, DEAD_COPY
 
 # How much a task holds before it writes.
 FLUSH_BYTES = 8 << 20
@@ -209,7 +209,8 @@ def _without_letters(table: Any) -> tuple[Any, list[Letter]]:
     dead = pc.is_valid(table[DEAD[0]])
     if not pc.any(dead).as_py():
         return table, []
-    columns = table.select(DEAD).filter(dead).to_pydict()
+    names = [*DEAD, *(name for name in DEAD_COPY if name in table.column_names)]
+    columns = table.select(names).filter(dead).to_pydict()
     return table.filter(pc.invert(dead)), [Letter(*row) for row in zip(*columns.values(), strict=True)]
 
 

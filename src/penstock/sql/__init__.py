@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
+_GRANT = re.compile(r"GRANT EXECUTE ON FUNCTION([^;]*)TO penstock_(\w+);")
 _INCLUDE = re.compile(r"^\\ir (\S+)\n", re.MULTILINE)
 
 
@@ -56,6 +57,16 @@ def repeatable() -> str:
 def roles() -> str:
     """Return the script that makes the three roles and grants them what they need."""
     return _read(_FOLDER / "roles.sql")
+
+
+@cache
+def granted() -> dict[str, tuple[str, ...]]:
+    """Return which of the roles producer, consumer and admin may call a function, by its name; admins may all."""
+    found: dict[str, tuple[str, ...]] = {}
+    for names, role in _GRANT.findall(re.sub("--.*", "", roles())):
+        for name in re.findall(r"penstock\.(\w+)", names):
+            found[name] = (*found.get(name, ()), role)
+    return found
 
 
 def script() -> str:

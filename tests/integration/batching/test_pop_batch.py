@@ -188,34 +188,46 @@ def test_queue_and_group_come_into_being_on_first_use(sql: Connection) -> None:
     assert groups == [("q", "g"), ("unheard of", "default")]
 
 
-def test_a_new_group_does_not_make_the_others_wait_for_an_open_push(connections: Connections, sql: Connection) -> None:
+def test_a_new_group_waits_for_no_push_and_holds_up_none(connections: Connections, sql: Connection) -> None:
     create_group(sql)
     push(sql, "a")
-    pusher, popper = connections.open(), connections.open(autocommit=True)
+    pusher, popper = connections.open(), connections.open()
     push(pusher, "b")
     popping = start(
         popper, Call("SELECT penstock.pop_batch(%s)", (json.dumps([wish("g"), wish("n", group="n")]),), list)
     )
     assert not popping.waits(sql)
-    answers = popping.value()
-    assert taken(answers) == {"g": "a"}
-    assert answers["n"] == NOTHING
+    assert taken(popping.value()) == {"g": "a", "n": "a"}
+    push(sql, "c")
+    popper.commit()
     pusher.commit()
-    assert taken(pop_batch(sql, wish("n", group="n"), wish("g"))) == {"n": "a", "g": "b"}
+    assert sorted(drain(sql, "n")) == [("b", 0), ("c", 0)]
+    assert violations(sql) == {}
+
+
+def new_group_beside_a_deletion(connections: Connections, sql: Connection) -> bool:
+    """Return whether a batch with a new group of a queue that is being deleted waits for that."""
+    create_group(sql)
+    push(sql, "a")
+    sql.execute("SELECT penstock.push_json('other', '1')")
+    deleter, popper = connections.open(), connections.open(autocommit=True)
+    deleter.execute("SELECT penstock.delete_queue('other')")
+    new = {"request_id": "n", "queue_name": "other", "consumer_group": "n"}
+    popping = start(popper, Call("SELECT penstock.pop_batch(%s)", (json.dumps([wish("g"), new]),), list))
+    waited = popping.waits(sql)
+    deleter.commit()
+    assert taken(popping.value()) == {"g": "a"}
+    return waited
+
+
+def test_a_new_group_does_not_make_the_others_wait_for_a_deletion(connections: Connections, sql: Connection) -> None:
+    assert not new_group_beside_a_deletion(connections, sql)
 
 
 def test_without_looking_for_the_lock_first_they_would_wait(fresh: Connections) -> None:
-    sql, pusher, popper = fresh.open(autocommit=True), fresh.open(), fresh.open(autocommit=True)
-    create_group(sql)
-    push(sql, "a")
-    mutate(sql, "pop_batch", ("pg_try_advisory_xact_lock(penstock.queue_lock_class(), q.queue_id)", "true"))
-    push(pusher, "b")
-    popping = start(
-        popper, Call("SELECT penstock.pop_batch(%s)", (json.dumps([wish("g"), wish("n", group="n")]),), list)
-    )
-    assert popping.waits(sql)
-    pusher.rollback()
-    popping.rows()
+    sql = fresh.open(autocommit=True)
+    mutate(sql, "pop_batch", ("pg_try_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)", "true"))
+    assert new_group_beside_a_deletion(fresh, sql)
 
 
 def test_the_packed_form_leaves_making_a_group_to_whoever_asks_alone(sql: Connection) -> None:
@@ -359,7 +371,7 @@ def test_every_priority_is_looked_at(sql: Connection) -> None:
         assert not has_pending(sql)
 
 
-def test_a_group_or_queue_that_does_not_exist_has_everything_before_it(sql: Connection) -> None:
+def test_a_group_that_does_not_exist_has_everything_before_it_and_a_queue_nothing(sql: Connection) -> None:
     push(sql)
     assert has_pending(sql, group="unheard of")
-    assert has_pending(sql, queue="unheard of")
+    assert not has_pending(sql, queue="unheard of")

@@ -14,6 +14,13 @@ from .steps import MODES, ack, create_group, drain, must_pop, nack, newest, pop,
 SETTINGS = ["delay", "quiet_period"]
 
 
+def configure(client: Client, where: str, settings: dict[str, Any]) -> None:
+    if where == "group":
+        client.configure_group("q", "g", **settings)
+    else:
+        client.configure("q", **settings)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("where", ["group", "queue"])
@@ -21,13 +28,11 @@ def test_a_wait_ends_when_its_setting_is_set_back(
     client: Client, sql: Connection, mode: str, setting: str, where: str
 ) -> None:
     create_group(sql, mode=mode)
-    waiting: dict[str, Any] = {setting: 3600}
-    over: dict[str, Any] = {setting: 0}
-    client.configure_group("q", "g", **waiting) if where == "group" else client.configure("q", **waiting)
+    configure(client, where, {setting: 3600})
     push(sql)
     assert pop(sql) is None
     assert newest(sql)[1] == "t"
-    client.configure_group("q", "g", **over) if where == "group" else client.configure("q", **over)
+    configure(client, where, {setting: 0})
     sweep(sql)
     assert pop(sql) is not None
 

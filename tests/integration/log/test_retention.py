@@ -98,8 +98,9 @@ def push_small_segments(sql: Connection, count: int) -> None:
     """Store segments of one message each, as so many pushes would have."""
     push(sql)
     sql.execute(
-        "INSERT INTO penstock.segments (partition_id, base_offset, created_at, count, bytes, body, ends)"
-        " SELECT partition_id, n, created_at, count, bytes, body, ends"
+        "INSERT INTO penstock.segments"
+        " (partition_id, base_offset, created_at, count, bytes, body, body_compressed, ends)"
+        " SELECT partition_id, n, created_at, count, bytes, body, body_compressed, ends"
         " FROM penstock.segments, generate_series(1, %s - 1) n WHERE base_offset = 0",
         (count,),
     )

@@ -237,3 +237,23 @@ def test_only_one_sweeps_at_a_time(penstock_dsn: str, admin: Connection) -> None
         assert len(first.execute("SELECT * FROM penstock.sweep()").fetchall()) == 1
         assert admin.execute("SELECT * FROM penstock.sweep()").fetchall() == []
     assert len(admin.execute("SELECT * FROM penstock.sweep()").fetchall()) == 1
+
+
+def test_a_lack_of_rights_names_the_role_that_is_missing(as_user: Open) -> None:
+    producer, consumer = as_user("producer"), as_user("consumer")
+    with pytest.raises(SetupError, match="`penstock grant consumer USER`"):
+        producer.pop("q", "g")
+    with pytest.raises(SetupError, match="`penstock grant producer USER`"):
+        consumer.push("q", 1, partition="p")
+    with pytest.raises(SetupError, match="`penstock grant admin USER`"):
+        consumer.purge("q")
+
+
+def test_who_may_not_grant_is_told_what_it_takes_and_not_to_grant(penstock_dsn: str, as_user: Open) -> None:
+    user = psycopg.conninfo.conninfo_to_dict(as_user("admin").dsn)["user"]
+    with (
+        psycopg.connect(make_conninfo(penstock_dsn, user=user, password="secret"), autocommit=True) as connection,
+        pytest.raises(SetupError, match=r"CREATEROLE.*penstock grant producer \w+ --sql") as raised,
+    ):
+        grant(connection, "producer", str(user))
+    assert "Ask for a role" not in str(raised.value)

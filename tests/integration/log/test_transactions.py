@@ -8,13 +8,15 @@ from typing import Any
 
 import psycopg
 import psycopg2
+import psycopg_pool
 import pytest
 import sqlalchemy as sa
 from psycopg import errors
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
 
 from databases import Connection
-from penstock import Client, InvalidInput, MessageTooLarge, PenstockError
+from penstock import AsyncClient, Client, InvalidInput, MessageTooLarge, PenstockError
 
 # Opens the caller's connection; runs SQL on it; how the caller's own transaction is begun and ended.
 Execute = Callable[[str], Any]
@@ -210,9 +212,36 @@ def test_a_deferred_constraint_that_fails_at_commit_takes_the_push_back(client: 
     assert client.queues() == []
 
 
+async def test_what_is_no_connection_is_answered_with_what_to_give_instead(client: Client, dsn: str) -> None:
+    engine = sa.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
+    async_engine = create_async_engine("postgresql+psycopg://", async_creator=psycopg.AsyncConnection.connect)
+    api = AsyncClient(dsn)
+    factories: list[tuple[Any, str]] = [
+        (engine, "with engine.begin"),
+        (async_engine, "with engine.begin"),
+        (sessionmaker(engine), "with factory"),
+        (async_sessionmaker(async_engine), "with factory"),
+        (psycopg_pool.ConnectionPool(dsn, open=False), "take one from it"),
+    ]
+    for given, advice in factories:
+        with pytest.raises(InvalidInput, match=advice), client.transaction(given):
+            pytest.fail("the block was entered")
+        with pytest.raises(InvalidInput, match=advice):
+            async with api.transaction(given):
+                pytest.fail("the block was entered")
+    async with await psycopg.AsyncConnection.connect(dsn) as connection, AsyncSession(async_engine) as session:
+        for given in (connection, session):
+            with pytest.raises(InvalidInput, match="asynchronous: use AsyncClient"), client.transaction(given):
+                pytest.fail("the block was entered")
+    with Session(engine) as plain, pytest.raises(InvalidInput, match="synchronous: use Client"):
+        async with api.transaction(plain):
+            pytest.fail("the block was entered")
+    await api.close()
+
+
 def test_an_asynchronous_connection_is_refused_by_the_synchronous_client(client: Client) -> None:
     class AsyncConnection:
         __module__ = "asyncpg.connection"
 
-    with pytest.raises(InvalidInput, match="AsyncClient takes"), client.transaction(AsyncConnection()):
+    with pytest.raises(InvalidInput, match="use AsyncClient"), client.transaction(AsyncConnection()):
         pytest.fail("the block was entered")

@@ -125,7 +125,7 @@ def test_trimming_does_not_wait_for_a_push_and_leaves_its_id(connections: Connec
     assert push(sql, mark("x", "third")).count == 0
 
 
-def test_without_skip_locked_trimming_waits_for_a_push(fresh: Connections) -> None:
+def test_without_skip_locked_trimming_fails_beside_a_push(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
     create(sql)
     mutate(sql, "trim_dedupe_ids", ("FOR UPDATE SKIP LOCKED", "FOR UPDATE"))
@@ -133,10 +133,8 @@ def test_without_skip_locked_trimming_waits_for_a_push(fresh: Connections) -> No
     age_ids(sql, 2 * WINDOW)
     pusher = fresh.open()
     push(pusher, mark("x", "second"))
-    trimming = Running(fresh.open(autocommit=True), "SELECT penstock.maintain()")
-    assert trimming.waits(sql)
-    pusher.commit()
-    trimming.rows()
+    with pytest.raises(errors.LockNotAvailable):
+        sql.execute("SELECT penstock.maintain()")
 
 
 def test_maintenance_comes_again_while_there_is_more_to_trim(client: Client, sql: Connection) -> None:

@@ -62,7 +62,7 @@ def test_a_copy_of_a_checkpoint_that_writes_elsewhere_is_refused_and_so_is_the_o
         publish(sql, ["b"], epoch=1, run="copy", target="r", queue="r")
     publish(sql, ["c"], epoch=2, run="copy", target="r", queue="r")
     with pytest.raises(Refused, match="published to r"):
-        publish(sql, ["c"], epoch=2, target="q")
+        publish(sql, ["c"], epoch=2, run="run-2", target="q")
 
 
 def test_an_epoch_with_as_many_messages_of_another_reading_is_refused(sql: Connection) -> None:

@@ -173,6 +173,32 @@ def test_bytes_are_spent_by_messages_and_at_least_one(sql: Connection, client: C
     assert spent == [(stop, stop * 100)]
 
 
+def test_a_backlog_is_known_by_the_second_also_where_segments_were_merged(sql: Connection, client: Client) -> None:
+    for count in (3, 1, 2, 4):
+        client.push("q", [b"x" * 10] * count, partition="p")
+    # One second for each of the first two pushes, one for both of the others.
+    sql.execute(
+        "UPDATE penstock.segments"
+        " SET created_at = to_timestamp(CASE base_offset WHEN 0 THEN 5 WHEN 3 THEN 6 ELSE 8.5 END)"
+    )
+    query = "SELECT * FROM penstock.backlog_by_time(%s::bigint[], %s::bigint[], %s::bigint[], %s, %s)"
+    number = ids(sql)["p"]
+
+    def backlog(start: int, stop: int, messages: int = 100, pieces: int = 100) -> Rows:
+        return sql.execute(query, ([number], [start], [stop], messages, pieces)).fetchall()
+
+    everything = [([1, 1, 1], [0, 3, 4], [3, 1, 6], [30, 10, 60], [5, 6, 8])]
+    assert backlog(0, 10) == everything
+    assert backlog(1, 9) == [([1, 1, 1], [1, 3, 4], [2, 1, 5], [20, 10, 50], [5, 6, 8])]
+    assert backlog(0, 10, messages=4) == [([1, 1], [0, 3], [3, 1], [30, 10], [5, 6])]
+    assert backlog(0, 10, pieces=2) == [([1, 1], [0, 3], [3, 1], [30, 10], [5, 6])]
+    sql.execute("SELECT penstock.merge_segments(%s, 2)", (number,))
+    assert value(sql, "SELECT cardinality(run_counts) FROM penstock.segments WHERE run_counts IS NOT NULL") == 3
+    assert backlog(0, 10) == everything
+    assert backlog(3, 9) == [([1, 1], [3, 4], [1, 5], [10, 50], [6, 8])]
+    assert backlog(0, 10, pieces=1) == [([1], [0], [3], [30], [5])]
+
+
 def test_a_chain_of_snapshots_leads_back_to_all_positions(sql: Connection) -> None:
     first = save(sql, 0, {1: (0, 5), 2: (0, 7)}, full=True)
     second = save(sql, first[0], {1: (5, 6)})

@@ -157,3 +157,11 @@ def test_of_a_long_error_the_cause_is_told() -> None:
         "[STREAM_FAILED] Query [id = x] terminated\n  File 'x', line 1\nValueError: no such colour\n\tat org.apache…"
     )
     assert explain(RuntimeError(story)) == "ValueError: no such colour"
+    lost = (
+        "Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost task 0.0 in "
+        "stage 0.0 (TID 0) (host executor driver): org.apache.spark.SparkException: Python worker exited unexpectedly "
+        "(crashed). Consider setting …\n\tat org.apache…"
+    )
+    assert explain(RuntimeError(lost)) == "SparkException: Python worker exited unexpectedly (crashed)"
+    # Whatever a step says can be stored.
+    assert explain(RuntimeError("ValueError: \0 and \ud800")) == "ValueError: \\x00 and \\ud800"

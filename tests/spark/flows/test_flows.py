@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import time
 from collections import Counter
@@ -140,6 +141,48 @@ def test_redriven_dead_letters_go_through_the_same_flow_once_and_to_their_own_pa
     assert plant.client.lag("in", "clean") == 0
 
 
+def test_windows_over_a_skewed_backlog_get_every_row_and_late_ones_are_counted(plant: Plant) -> None:
+    def rows(count: int) -> list[dict[str, Any]]:
+        seconds = [3600 * number // count for number in range(count)]
+        return [{"at": f"2026-01-01T12:{second // 60:02}:{second % 60:02}Z"} for second in seconds]
+
+    def counted(name: str, source: str) -> Flow:
+        flow = Flow(name, source=source, schema="at timestamp", max_messages=1000)
+
+        @flow.step
+        def per_minute(df: DataFrame) -> DataFrame:
+            by_minute = df.withWatermark("at", "1 minute").groupBy(functions.window("at", "1 minute").alias("w"))
+            return by_minute.count().select("w.start", "count")
+
+        return flow.to(f"{name}.out", partition="'all'")
+
+    # Loaded one after the other, and as they would have come.
+    for queue in ("loaded", "live"):
+        plant.client.push(queue, rows(3000), partition="big")
+        plant.client.push(queue, rows(60), partition="small")
+        plant.client.push(queue, {"at": "2026-01-01T14:00:00Z"}, partition="big")
+        plant.client.push(queue, {"at": "2026-01-01T14:00:00Z"}, partition="small")
+    with psycopg.connect(plant.dsn) as connection:
+        connection.execute(
+            "UPDATE penstock.segments s SET created_at = r.times[1], run_counts = r.counts, run_times = r.times"
+            " FROM (SELECT s.partition_id, array_fill(1, ARRAY[s.count]) AS counts,"
+            "   array_agg(now() - interval '3 hours' + interval '1 hour' * i / s.count ORDER BY i) AS times"
+            "   FROM penstock.segments s"
+            "   JOIN penstock.partitions USING (partition_id) JOIN penstock.queues q USING (queue_id)"
+            "   CROSS JOIN generate_series(0, s.count - 1) i WHERE q.name = 'live' AND s.count > 1"
+            "   GROUP BY s.partition_id, s.count) r"
+            " WHERE s.partition_id = r.partition_id AND s.count > 1"
+        )
+    assert plant.drain(counted("l", "loaded"), counted("m", "live")), plant.said
+    for name in ("l", "m"):
+        assert [value["count"] for value in plant.values(f"{name}.out")] == [51] * 60
+    assert [info.late_rows for info in plant.client.flows()] == [0, 0]
+    # What does come too late is counted.
+    plant.client.push("loaded", rows(1), partition="small")
+    assert plant.drain(counted("l", "loaded")), plant.said
+    assert [info.late_rows for info in plant.client.flows()] == [1, 0]
+
+
 def test_two_sources_make_a_join_and_a_pair_that_fails_is_dead_on_both_sides(plant: Plant) -> None:
     flow = Flow(
         "paid",
@@ -160,6 +203,36 @@ def test_two_sources_make_a_join_and_a_pair_that_fails_is_dead_on_both_sides(pla
     assert plant.letters("in") == {"paid: paid in full": 5}
     assert plant.letters("payments") == {"paid: paid in full": 5, "paid: malformed": 1}
     assert [plant.client.lag(queue, "paid") for queue in ("in", "payments")] == [0, 0]
+
+
+def test_a_pair_that_fails_loses_neither_message_and_comes_out_once_when_it_is_redriven(plant: Plant) -> None:
+    def paid(condition: str) -> Flow:
+        flow = Flow(
+            "paid",
+            sources={"o": "in", "p": "payments"},
+            schema={"o": "id long, amount double", "p": "order long, paid double"},
+        )
+        flow.step(lambda o, p: o.join(p, o.id == p.order))
+        return flow.expect("paid in full", condition).to("out")
+
+    plant.client.push("in", [{"id": 1, "amount": 10.0}], partition="p", key="k", headers={"h": "1"})
+    plant.client.push("payments", [{"order": 1, "paid": 20.0}], partition="p")
+    assert plant.drain(paid("paid >= amount")), plant.said
+    # The order waits in the state of the join, and is gone from the log when its second payment comes.
+    plant.client.purge("in")
+    assert plant.client.partitions("in")[0].floor == 1
+    plant.client.push("payments", [{"order": 1, "paid": number} for number in (1.0, 2.0)], partition="p")
+    assert plant.drain(paid("paid >= amount")), plant.said
+    (letter,) = plant.client.dead_letters("in")
+    assert (letter.offset, letter.value, letter.key, letter.headers) == (0, b'{"id":1,"amount":10.0}', "k", {"h": "1"})
+    assert [letter.offset for letter in plant.client.dead_letters("payments")] == [1, 2]
+    # Redriven, each failed pair comes once, and the one that was written does not come again. What fails again, too.
+    for condition, written in (("paid <> 2", [20.0, 1.0]), ("paid > 0", [20.0, 1.0, 2.0])):
+        assert plant.client.redrive("in", "paid") == 1
+        plant.client.redrive("payments", "paid")
+        assert plant.drain(paid(condition)), plant.said
+        assert sorted(value["paid"] for value in plant.values("out")) == sorted(written)
+    assert plant.letters("in") == plant.letters("payments") == {}
 
 
 def test_a_message_at_which_a_step_fails_becomes_a_dead_letter_and_its_neighbours_do_not(plant: Plant) -> None:
@@ -228,6 +301,55 @@ def test_rows_that_a_queue_cannot_take_are_dead_letters_and_stop_nobody(plant: P
     assert plant.letters() == {"f: to out: partition": 4, "f: to out: value": 1}
 
 
+def test_rows_of_which_nobody_can_make_a_message_are_dead_letters_and_stop_nobody(plant: Plant) -> None:
+    fine = {"id": 1, "part": "cA==", "name": "aw==", "headers": '{"a": "\u00fc"}'}
+    bad = [
+        ("partition", {"part": "/w=="}),
+        ("partition", {"part": "YcKFYg=="}),
+        ("key", {"name": "/w=="}),
+        ("key", {"name": "YQBi"}),
+        *(("headers", {"headers": text}) for text in ("[1]", '{"a": 1}', '{"a": null}', '{"a": "\\u0000"}', "{")),
+    ]
+    plant.client.push("in", [fine, *(fine | change for _, change in bad)], partition="p")
+    # A field that the schema does not have, and that no parser gets through.
+    plant.client.push("in", b'{"id": 2, "other": ' + b"[" * 2000 + b"]" * 2000 + b"}", partition="p")
+    plant.client.push("in", {"id": 3}, partition="p")
+    flow = Flow("f", source="in", schema="id long, part binary, name binary, headers string, note string")
+    flow.route("out", "id = 1", partition="CAST(part AS STRING)", key="CAST(name AS STRING)", headers="headers")
+    flow.route("noted", "id = 3", headers="map('note', note)")
+    assert plant.drain(flow), plant.said
+    (message,) = plant.client.read("out", "p")
+    assert (message.key, message.headers) == ("k", {"a": "\u00fc"})
+    expected = Counter(f"f: to out: {what}" for what, _ in bad)
+    assert plant.letters() == expected | Counter({"f: malformed": 1, "f: to noted: headers": 1})
+    # SQL has the same rule for names.
+    with psycopg.connect(plant.dsn) as connection:
+        told = connection.execute("SELECT penstock.name_problem(U&'a\\0085b') IS NULL").fetchone()
+    assert told == (False,)
+
+
+def test_messages_that_kill_or_garble_are_dead_letters_too(plant: Plant) -> None:
+    flow = Flow("fragile", source="in", schema=ORDERS)
+
+    def touchy(number):  # type: ignore[no-untyped-def]
+        if number == 4:
+            os._exit(1)
+        if number == 9:
+            raise ValueError("a nul: \0")
+        return number
+
+    handled = functions.udf(touchy, LongType())
+    flow.step(lambda df: df.withColumn("id", handled("id")))
+    flow.to("out")
+    plant.client.push("in", [{"id": n, "customer": "c", "amount": 1.0} for n in range(12)], partition="p")
+    assert plant.drain(flow), plant.said
+    assert plant.ids("out") == [n for n in range(12) if n not in (4, 9)]
+    letters = {letter.offset: letter.last_error or "" for letter in plant.client.dead_letters("in")}
+    assert letters.keys() == {4, 9}
+    assert letters[9] == "ValueError: a nul: \\x00"
+    assert "Python worker exited unexpectedly" in letters[4]
+
+
 def test_what_is_wrong_with_columns_is_told_before_anything_starts(plant: Plant) -> None:
     def broken(df: DataFrame) -> DataFrame:
         return df.select("nothing")
@@ -277,6 +399,10 @@ def test_a_changed_flow_is_refused_and_reset_goes_on_where_it_stood(plant: Plant
     flow = Flow("f", source="in", schema=ORDERS).to("out")
     plant.client.push("in", orders(1, 10), partition="p")
     assert plant.drain(flow), plant.said
+    # What an earlier version kept of the same flow fits, too.
+    with psycopg.connect(plant.dsn) as connection:
+        connection.execute("""UPDATE penstock.flows SET shape = '{"sources": [["", "in"]], "state": []}'""")
+    assert plant.drain(flow), plant.said
 
     distinct = Flow("f", source="in", schema=ORDERS)
     distinct.step(lambda df: df.dropDuplicates(["id"]))
@@ -295,20 +421,28 @@ def test_a_changed_flow_is_refused_and_reset_goes_on_where_it_stood(plant: Plant
 
 
 def test_the_shape_of_a_flow_is_the_same_each_time_and_another_for_another_state(plant: Plant) -> None:
-    def shape(*keys: str) -> str:
+    def shape(*keys: str, window: tuple[str, ...] = ("1 minute",), factor: int = 1000) -> str:
         flow = Flow("f", source="in", schema=f"{ORDERS}, at timestamp").to("out")
 
         @flow.step
         def counted(df: DataFrame) -> DataFrame:
-            by = [functions.window("at", "1 minute"), *map(functions.col, keys)]
+            by = [functions.window("at", *window), *map(functions.col, keys)]
             seen = functions.udf(lambda name: name, StringType())
             timely = df.withColumn("customer", seen("customer")).withWatermark("at", "1 minute")
-            return timely.dropDuplicates(["id", "at"]).groupBy(*by).count()
+            listed = functions.collect_list(functions.transform(functions.array("id"), lambda x: x * factor))
+            return timely.dropDuplicates(["id", "at"]).groupBy(*by).agg(listed.alias("listed"))
 
         return checking.shape(flow, frames.flow_rows(plant.spark, flow, Connection(plant.dsn)))
 
     assert shape() == shape()
-    assert shape("customer") != shape()
+    known = shape()
+    for other in (
+        shape("customer"),
+        shape(window=("5 minutes",)),
+        shape(window=("1 minute", "30 seconds")),
+        shape(factor=2000),
+    ):
+        assert other != known
 
 
 def test_files_come_in_and_parquet_and_a_table_go_out(plant: Plant) -> None:

@@ -192,3 +192,34 @@ def test_ten_flows_share_two_cores_and_ctrl_c_ends_them_in_the_middle(client: Cl
         found = values(client, f"out{number}")
         assert len(found) % 100 == 0
         assert found == list(range(len(found)))
+
+
+def test_a_signal_to_the_whole_group_ends_a_run_in_order_and_nobody_starts_spark_in_vain(
+    client: Client, folder: Path, runs: Runs
+) -> None:
+    client.push("in0", [{"id": n} for n in range(100)], partition="p")
+    process = runs.start("many_flows.py", "--flow", "f0")
+    until(lambda: values(client, "out0"), 240)
+    # It is refused before it could find out that there is no such Spark.
+    second = runs.start("many_flows.py", "--flow", "f0", "--master", "nowhere://")
+    assert second.wait(60) != 0
+    assert "flow f0 is run by" in runs.log()
+    # What systemd does: Spark's Java gets it, too.
+    os.killpg(process.pid, signal.SIGTERM)
+    runs.finish(process)
+    assert "Traceback" not in runs.log()
+    assert "py4j" not in runs.log()
+    assert [info.state for info in client.flows()] == ["stopped"]
+    # What is wrong with flows is told in a line each, without Java's stack.
+    wrong = folder / "wrong_flows.py"
+    source = "Flow('{0}', source='in', schema='id long').expect('e', 'colour = 1').to('{0}')"
+    wrong.write_text(
+        "from penstock.pipeline import Flow\n"
+        f"one = {source.format('one')}\ntwo = {source.format('two')}\n"
+        "one.step(lambda df: df.select('nothing'))\n"
+    )
+    before = len(runs.log())
+    assert runs.start(str(wrong)).wait(240) == 2
+    told = runs.log()[before:]
+    assert "java:" not in told
+    assert sum(line.removeprefix("penstock: ").startswith(str(wrong)) for line in told.splitlines()) == 2

@@ -1,21 +1,24 @@
--- penstock.bury(claim, failing, error, reason)
+-- penstock.bury(claim, failing, error, reason, traceback)
 --
 -- Keeps a copy of a message that exhausted its attempts. A message that retention has dropped meanwhile leaves none.
 --
 -- Parameters: as in fail_claim.
 -- Returns: nothing.
 -- Calls: segment_slices, unpack. Tables: partitions (read), dead_letters (insert).
-CREATE OR REPLACE FUNCTION penstock.bury(claim penstock.journal, failing bigint, error text, reason text)
+CREATE OR REPLACE FUNCTION penstock.bury(
+    claim penstock.journal, failing bigint, error text, reason text, traceback text DEFAULT NULL
+)
 RETURNS void
 LANGUAGE sql
 AS $$
     INSERT INTO penstock.dead_letters (
         queue_id, group_id, partition_id, message_offset, created_at, payload, key, headers,
-        reason, attempts, first_error, last_error, consumer
+        reason, attempts, first_error, last_error, consumer, traceback
     )
     SELECT
         p.queue_id, claim.group_id, claim.partition_id, failing, m.message_time, m.payload, m.message_key, m.message_headers,
-        bury.reason, claim.attempt, coalesce(claim.first_error, bury.error), bury.error, claim.consumer
+        bury.reason, claim.attempt, coalesce(claim.first_error, bury.error), bury.error, claim.consumer,
+        bury.traceback
     FROM penstock.partitions p
     CROSS JOIN LATERAL penstock.segment_slices(claim.partition_id, failing, failing + 1) s
     CROSS JOIN LATERAL penstock.unpack(

@@ -6,7 +6,7 @@
 -- Parameters: targets - partition ids.
 -- Returns: how many messages went with them.
 -- Calls: partition_span, forget_pushes, delete_positions. Tables: partitions (lock, delete), segments, trimmed,
--- doorbells, archived (delete), consumer_groups (read).
+-- doorbells, archived (delete), deleted_partitions (insert), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.delete_partitions(targets bigint[])
 RETURNS bigint
 LANGUAGE plpgsql
@@ -18,6 +18,15 @@ BEGIN
     SELECT coalesce(sum(s.head_offset - s.floor_offset), 0) INTO messages
     FROM unnest(targets) t (partition_id)
     CROSS JOIN LATERAL penstock.partition_span(t.partition_id) s;
+    -- For readers with positions of their own, which must tell what they had read to the end from what was lost.
+    INSERT INTO penstock.deleted_partitions (partition_id, head_offset)
+    SELECT t.partition_id, s.head_offset
+    FROM unnest(targets) t (partition_id)
+    JOIN penstock.partitions p ON p.partition_id = t.partition_id
+    CROSS JOIN LATERAL penstock.partition_span(t.partition_id) s
+    WHERE EXISTS (
+        SELECT 1 FROM penstock.consumer_groups g WHERE g.queue_id = p.queue_id AND g.mode = 'external'
+    );
     DELETE FROM penstock.segments s WHERE s.partition_id = ANY (targets);
     DELETE FROM penstock.trimmed t WHERE t.partition_id = ANY (targets);
     DELETE FROM penstock.doorbells d WHERE d.partition_id = ANY (targets);

@@ -1,4 +1,4 @@
--- penstock.fail_claim(before, failed_offset, error, reason, wait)
+-- penstock.fail_claim(before, failed_offset, error, reason, wait, traceback)
 --
 -- Ends a claim that failed: by a nack or because its lease expired. Where the failing message is known, it alone pays: it
 -- comes again by itself, or becomes a dead letter when its attempts are used up, and for those behind it, which were not
@@ -7,11 +7,12 @@
 --
 -- Parameters: before - the claim, whose row the caller has locked and looked at again; failed_offset - the message
 -- that failed, if known (those before it are done); error - what the handler said; reason - what to group dead
--- letters by; wait - seconds until the next attempt, null for the backoff.
+-- letters by; wait - seconds until the next attempt, null for the backoff; traceback - for the dead letter.
 -- Returns: whether a message was buried.
 -- Calls: append_state, bury. Tables: queues, consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.fail_claim(
-    before penstock.journal, failed_offset bigint, error text, reason text, wait float8
+    before penstock.journal, failed_offset bigint, error text, reason text, wait float8,
+    traceback text DEFAULT NULL
 )
 RETURNS boolean
 LANGUAGE plpgsql
@@ -31,7 +32,7 @@ DECLARE
     next_offset bigint;
 BEGIN
     IF failing IS NOT NULL AND before.attempt >= (settings ->> 'max_attempts')::integer THEN
-        PERFORM penstock.bury(before, failing, error, reason);
+        PERFORM penstock.bury(before, failing, error, reason, traceback);
         next_offset := failing + 1;
         IF narrow_to > next_offset THEN
             PERFORM penstock.append_state(before, 'r', next_offset, narrow_attempt, narrow_attempt, narrow_to);

@@ -1,4 +1,4 @@
--- penstock.fail_range(held, failed_offset, error, reason, wait)
+-- penstock.fail_range(held, failed_offset, error, reason, wait, traceback)
 --
 -- Ends a range of a shared group that failed: by a nack or because its lease expired. Where the failing message is known,
 -- it alone pays: it comes again by itself, or becomes a dead letter when its attempts are used up, and for those behind it,
@@ -9,7 +9,8 @@
 -- Returns: whether a message was buried.
 -- Calls: bury, offer_range. Tables: queues, consumer_groups (read), claims (insert).
 CREATE OR REPLACE FUNCTION penstock.fail_range(
-    held penstock.claims, failed_offset bigint, error text, reason text, wait float8
+    held penstock.claims, failed_offset bigint, error text, reason text, wait float8,
+    traceback text DEFAULT NULL
 )
 RETURNS boolean
 LANGUAGE plpgsql
@@ -37,7 +38,7 @@ BEGIN
         copy.attempt := held.attempt;
         copy.consumer := held.consumer;
         copy.first_error := held.first_error;
-        PERFORM penstock.bury(copy, failing, error, reason);
+        PERFORM penstock.bury(copy, failing, error, reason, traceback);
         RETURN true;
     END IF;
     pause := coalesce(wait, least(

@@ -12,7 +12,8 @@ CREATE OR REPLACE FUNCTION penstock.list_dead_letters(
 RETURNS TABLE (
     dead_letter_id bigint, consumer_group text, partition_name text, message_offset bigint, message_id uuid,
     created_at timestamptz, payload bytea, key text, headers jsonb,
-    reason text, attempts smallint, first_error text, last_error text, consumer text, died_at timestamptz
+    reason text, attempts smallint, first_error text, last_error text, consumer text, died_at timestamptz,
+    traceback text
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -27,7 +28,7 @@ BEGIN
         d.dead_letter_id, g.name, coalesce(p.name, '(deleted)'), d.message_offset,
         penstock.message_id(d.partition_id, d.message_offset, d.created_at),
         d.created_at, d.payload, d.key, d.headers,
-        d.reason, d.attempts, d.first_error, d.last_error, d.consumer, d.died_at
+        d.reason, d.attempts, d.first_error, d.last_error, d.consumer, d.died_at, d.traceback
     FROM penstock.dead_letters d
     JOIN penstock.consumer_groups g ON g.group_id = d.group_id
     LEFT JOIN penstock.partitions p ON p.partition_id = d.partition_id

@@ -12,7 +12,7 @@ RETURNS TABLE (
     name text, flow_type text, state text, since timestamptz, paused boolean, lag bigint, warm bigint, cold bigint,
     oldest_since timestamptz, rows_per_second double precision, epoch bigint, epoch_at timestamptz, dead_letters bigint,
     failures integer, error text, retry_at timestamptz, sources text[], outputs text[], checkpoint text,
-    supervisor text, told_at timestamptz
+    supervisor text, told_at timestamptz, late_rows bigint
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -26,7 +26,8 @@ AS $$
         END,
         s.since, f.paused, w.lag, least(a.admitted, w.lag), greatest(w.lag - a.admitted, 0), w.oldest_since,
         coalesce(s.rows_per_second, 0), s.epoch, s.epoch_at, w.dead_letters,
-        coalesce(s.failures, 0), s.error, s.retry_at, f.sources, f.outputs, f.checkpoint, s.supervisor, s.told_at
+        coalesce(s.failures, 0), s.error, s.retry_at, f.sources, f.outputs, f.checkpoint, s.supervisor, s.told_at,
+        coalesce(s.late_rows, 0)
     FROM penstock.flows f
     LEFT JOIN penstock.flow_states s ON s.flow_name = f.name
     CROSS JOIN LATERAL (

@@ -1,10 +1,11 @@
--- penstock.nack_claim(group_id, partition_id, lease_id, failed_offset, error, reason, wait)
+-- penstock.nack_claim(group_id, partition_id, lease_id, failed_offset, error, reason, wait, traceback)
 --
 -- Says that a claim failed. What happens then: see fail_claim. A lease that has expired or is not the claim's own
 -- changes nothing.
 --
 -- Parameters: failed_offset - the message that failed, if known: those before it count as done; error - what went wrong;
--- reason - what to group dead letters by, the error when null; wait - seconds until the next attempt, null for the backoff.
+-- reason - what to group dead letters by, the error when null; wait - seconds until the next attempt, null for the backoff;
+-- traceback - kept with the dead letter, if it becomes one.
 -- Returns: 'retry' or 'dead letter'; null when the lease was not live.
 -- Calls: require_read_committed, use_lock_timeout, live_claim, fail_claim. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.nack_claim(
@@ -14,7 +15,8 @@ CREATE OR REPLACE FUNCTION penstock.nack_claim(
     failed_offset bigint DEFAULT NULL,
     error         text   DEFAULT NULL,
     reason        text   DEFAULT NULL,
-    wait          float8 DEFAULT NULL
+    wait          float8 DEFAULT NULL,
+    traceback     text   DEFAULT NULL
 )
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
@@ -43,7 +45,8 @@ BEGIN
         RAISE EXCEPTION 'the delay must not be negative' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     RETURN CASE
-        WHEN penstock.fail_claim(claim, failed_offset, error, coalesce(reason, error, 'nack'), wait) THEN 'dead letter'
+        WHEN penstock.fail_claim(claim, failed_offset, error, coalesce(reason, error, 'nack'), wait, traceback)
+            THEN 'dead letter'
         ELSE 'retry'
     END;
 END

@@ -1,4 +1,4 @@
--- penstock.nack_range(group_id, partition_id, lease_id, failed_offset, error, reason, wait)
+-- penstock.nack_range(group_id, partition_id, lease_id, failed_offset, error, reason, wait, traceback)
 --
 -- Says that a claim of a shared group failed: nack_claim for shared groups.
 --
@@ -12,7 +12,8 @@ CREATE OR REPLACE FUNCTION penstock.nack_range(
     failed_offset bigint DEFAULT NULL,
     error         text   DEFAULT NULL,
     reason        text   DEFAULT NULL,
-    wait          float8 DEFAULT NULL
+    wait          float8 DEFAULT NULL,
+    traceback     text   DEFAULT NULL
 )
 RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
@@ -57,7 +58,7 @@ BEGIN
     LOOP
         outcome := coalesce(outcome, 'retry');
         IF failed_offset IS NULL OR failed_offset BETWEEN held.lo AND held.hi - 1 THEN
-            IF penstock.fail_range(held, failed_offset, error, coalesce(reason, error, 'nack'), wait) THEN
+            IF penstock.fail_range(held, failed_offset, error, coalesce(reason, error, 'nack'), wait, traceback) THEN
                 outcome := 'dead letter';
             END IF;
         ELSIF held.lo > failed_offset THEN

@@ -2,7 +2,7 @@
 --
 -- Says what is wrong with the name of a queue or a partition.
 --
--- Parameters: name - 1 to 255 bytes without control characters; '*' alone means "any" and names nothing, and a first
+-- Parameters: name - 1 to 255 bytes without control characters (U+0000 to U+001F and U+007F to U+009F, in every locale); '*' alone means "any" and names nothing, and a first
 -- '~' is kept for private lanes.
 -- Returns: the problem as a sentence that says what to do, or null.
 -- Calls: nothing. Tables: none.
@@ -14,7 +14,7 @@ AS $$
         WHEN name IS NULL THEN 'a name is missing'
         WHEN octet_length(name) NOT BETWEEN 1 AND 255 THEN
             format('a name must have 1 to 255 bytes and this one has %s', octet_length(name))
-        WHEN name ~ '[[:cntrl:]]' THEN
+        WHEN name ~ '[\u0001-\u001f\u007f-\u009f]' THEN
             format('a name must have no control characters and %s has some', to_json(name))
         WHEN name LIKE '~%' THEN 'names that begin with "~" are kept for private lanes'
         WHEN name = '*' THEN 'the name "*" means any partition and cannot be given to one'

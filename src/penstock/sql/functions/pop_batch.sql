@@ -81,9 +81,9 @@ BEGIN
         GROUP BY 1, 2
         ORDER BY 1, 2
     LOOP
-        -- Making a group waits for the pushes under way; the others of the batch must not.
+        -- Making a group waits where its queue is being made or deleted; the others of the batch must not.
         IF lacking.many = wanted.many OR coalesce((
-            SELECT pg_try_advisory_xact_lock(penstock.queue_lock_class(), q.queue_id)
+            SELECT pg_try_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)
             FROM penstock.queues q WHERE q.name = lacking.queue_name
         ), false) THEN
             PERFORM penstock.ensure_group(lacking.queue_name, lacking.group_name);

@@ -8,7 +8,7 @@
 -- Parameters: group_name - the flow; the others as in publish_stages.
 -- Returns: one row: the answer of publish_stages, and how many dead letters there were.
 -- Calls: publish_stages, bury_staged, advance_reader. Tables: flows (update), epoch_sources, snapshots, partitions,
--- queues, stages, staged_dead_letters (read).
+-- queues, stages (read), staged_dead_letters (update, delete).
 CREATE OR REPLACE FUNCTION penstock.publish_epoch(
     group_name text, writer text, run text, epoch bigint, stage_ids bigint[], stage_messages bigint[],
     target text DEFAULT NULL, reading text DEFAULT NULL
@@ -25,7 +25,7 @@ AS $$
 DECLARE
     owner   text;
     reads   bigint[];
-    letters penstock.staged_dead_letters[];
+    letters bigint[];
 BEGIN
     UPDATE penstock.flows f SET writer = writer WHERE f.name = group_name AND f.writer IS NULL;
     owner := (SELECT f.writer FROM penstock.flows f WHERE f.name = group_name);
@@ -40,11 +40,15 @@ BEGIN
         SELECT e.snapshot_id FROM penstock.epoch_sources e
         WHERE e.writer = writer AND e.run = run AND e.epoch = epoch
     );
-    letters := ARRAY(
-        SELECT d FROM penstock.stages s
-        JOIN penstock.staged_dead_letters d ON d.stage_id = s.stage_id
-        WHERE s.writer = writer AND s.epoch = epoch AND s.run = run AND (d.of_source OR s.stage_id = ANY (stage_ids))
-    );
+    -- Out of the way of publish_stages, which removes what lies with the stages. Not as an array: they may have copies.
+    WITH moved AS (
+        UPDATE penstock.staged_dead_letters d SET stage_id = -d.stage_id
+        FROM penstock.stages s
+        WHERE s.writer = writer AND s.epoch = epoch AND s.run = run AND d.stage_id = s.stage_id
+          AND (d.of_source OR s.stage_id = ANY (stage_ids))
+        RETURNING d.stage_id
+    )
+    SELECT coalesce(array_agg(DISTINCT m.stage_id), '{}') INTO letters FROM moved m;
     SELECT p.* INTO outcome, segments, messages
     FROM penstock.publish_stages(writer, run, epoch, stage_ids, stage_messages, target, reading) p;
     dead_letters := 0;
@@ -63,6 +67,7 @@ BEGIN
             GROUP BY q.name
         ) r;
     END IF;
+    DELETE FROM penstock.staged_dead_letters d WHERE d.stage_id = ANY (letters);
     RETURN NEXT;
 END
 $$;

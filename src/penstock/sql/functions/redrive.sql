@@ -2,7 +2,8 @@
 --
 -- Delivers dead letters again, a chunk at a time, to the group that failed and to no other: they move to that group's
 -- private lane, in one transaction. Each has its original id in the header penstock-origin, and the name of the partition
--- it was pushed to in penstock-partition; its attempts begin anew.
+-- it was pushed to in penstock-partition; its attempts begin anew. One that failed with rows of a flow that are made of
+-- several messages has their ids in penstock-rows: the flow makes these rows of it, and no others.
 --
 -- Parameters: those of take_dead_letters.
 -- Returns: how many; call again until it is 0.
@@ -34,7 +35,9 @@ BEGIN
                 SELECT p.name FROM penstock.partitions p WHERE p.partition_id = d.partition_id
             ))) || jsonb_build_object(
                 'penstock-origin', penstock.message_id(d.partition_id, d.message_offset, d.created_at)::text
-            ) || coalesce(d.headers, '{}') ORDER BY d.dead_letter_id) AS headers
+            ) || coalesce(d.headers, '{}') || jsonb_strip_nulls(jsonb_build_object(
+                'penstock-rows', array_to_string(d.row_ids, ',')
+            )) ORDER BY d.dead_letter_id) AS headers
         FROM penstock.take_dead_letters(queue_name, group_name, wanted_reason, wanted_ids, max_rows) d
         GROUP BY d.group_id
         ORDER BY d.group_id

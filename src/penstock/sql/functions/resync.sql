@@ -20,6 +20,7 @@ SET jit = off
 AS $$
 DECLARE
     place  record;
+    reader record;
     newest penstock.journal;
     span   record;
     given  bigint;
@@ -74,18 +75,21 @@ BEGIN
             CONTINUE;
         END IF;
         SELECT s.* INTO span FROM penstock.partition_span(place.partition_id) s;
-        FOR newest IN
-            SELECT j.* FROM penstock.consumer_groups g
-            CROSS JOIN LATERAL (
-                SELECT j.* FROM penstock.journal j
-                WHERE j.group_id = g.group_id AND j.partition_id = place.partition_id
-                ORDER BY j.version DESC
-                LIMIT 1
-            ) j
-            WHERE g.queue_id = place.queue_id
+        FOR reader IN
+            SELECT g.group_id, g.subscription, g.enrolled_to FROM penstock.consumer_groups g
+            WHERE g.queue_id = place.queue_id AND (place.lane_of IS NULL OR place.lane_of = g.group_id)
         LOOP
+            SELECT j.* INTO newest FROM penstock.journal j
+            WHERE j.group_id = reader.group_id AND j.partition_id = place.partition_id
+            ORDER BY j.version DESC
+            LIMIT 1;
+            IF newest.version IS NULL THEN
+                IF span.head_offset > span.floor_offset AND reader.subscription <> 'new' AND reader.enrolled_to IS NULL THEN
+                    PERFORM penstock.wake_partitions(ARRAY[place.partition_id], ARRAY[span.head_offset], reader.group_id);
+                    repaired := repaired + 1;
+                END IF;
             -- Ready without a place: nobody else can go on from here, so we may; the lock makes us the only one.
-            IF newest.state = 'r' AND NOT EXISTS (
+            ELSIF newest.state = 'r' AND NOT EXISTS (
                 -- Level by level: without one, PostgreSQL up to 17 goes through the group's whole line.
                 SELECT 1
                 FROM unnest(place.priorities) l (level)
@@ -110,24 +114,6 @@ BEGIN
                 repaired := repaired + 1;
             END IF;
         END LOOP;
-        IF span.head_offset > span.floor_offset AND EXISTS (
-            SELECT 1 FROM penstock.consumer_groups g
-            WHERE g.queue_id = place.queue_id AND g.subscription <> 'new' AND g.enrolled_to IS NULL
-              AND (place.lane_of IS NULL OR place.lane_of = g.group_id)
-              AND NOT EXISTS (
-                  SELECT 1 FROM penstock.journal j
-                  WHERE j.group_id = g.group_id AND j.partition_id = place.partition_id
-              )
-        ) THEN
-            PERFORM penstock.wake_partitions(ARRAY[place.partition_id], ARRAY[span.head_offset], g.group_id)
-            FROM penstock.consumer_groups g
-            WHERE g.queue_id = place.queue_id AND g.subscription <> 'new'
-              AND NOT EXISTS (
-                  SELECT 1 FROM penstock.journal j
-                  WHERE j.group_id = g.group_id AND j.partition_id = place.partition_id
-              );
-            repaired := repaired + 1;
-        END IF;
     END LOOP;
     IF visited < max_partitions THEN
         next_partition := NULL;

@@ -1,7 +1,7 @@
 -- penstock.spend_bytes(partition_ids, starts, stops, max_bytes)
 --
 -- Shortens ranges so that each holds at most so many bytes, but at least one message. Within a segment a message
--- counts as the segment's average.
+-- counts as the segment's average. Readers of the versions before backlog_by_time call it.
 --
 -- Parameters: parallel arrays, an entry per range; max_bytes - for each of them.
 -- Returns: a row per range, in the order given: where to stop, and about how many bytes that is.

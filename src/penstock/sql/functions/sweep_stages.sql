@@ -8,7 +8,7 @@
 -- Parameters: older_than - how long ago.
 -- Returns: how many stages were removed.
 -- Calls: remove_stages. Tables: stages, staged (read), sink_commits, sink_runs, epoch_sources, poison,
--- snapshots (delete).
+-- snapshots, deleted_partitions (delete).
 CREATE OR REPLACE FUNCTION penstock.sweep_stages(older_than interval DEFAULT interval '1 day')
 RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
@@ -43,6 +43,7 @@ BEGIN
     WHERE s.lineage = old.lineage;
     -- Its dead letters were published long ago, and no checkpoint goes back so far.
     DELETE FROM penstock.poison p WHERE p.found_at < clock_timestamp() - interval '30 days';
+    DELETE FROM penstock.deleted_partitions d WHERE d.deleted_at < clock_timestamp() - interval '30 days';
     RETURN removed;
 END
 $$;

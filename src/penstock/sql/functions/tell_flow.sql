@@ -10,7 +10,7 @@
 CREATE OR REPLACE FUNCTION penstock.tell_flow(
     flow_name text, teller text, state text, failures integer DEFAULT 0, error text DEFAULT NULL,
     retry_at timestamptz DEFAULT NULL, epoch bigint DEFAULT NULL, rows_per_second double precision DEFAULT 0,
-    take_over boolean DEFAULT false
+    take_over boolean DEFAULT false, late_rows bigint DEFAULT 0
 )
 RETURNS TABLE (holder text, paused boolean)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -19,10 +19,10 @@ AS $$
 #variable_conflict use_column
 BEGIN
     INSERT INTO penstock.flow_states AS s (
-        flow_name, supervisor, state, failures, error, retry_at, epoch, epoch_at, rows_per_second
+        flow_name, supervisor, state, failures, error, retry_at, epoch, epoch_at, rows_per_second, late_rows
     ) VALUES (
         tell_flow.flow_name, teller, tell_flow.state, tell_flow.failures, tell_flow.error, tell_flow.retry_at,
-        tell_flow.epoch, CASE WHEN tell_flow.epoch IS NOT NULL THEN clock_timestamp() END, tell_flow.rows_per_second
+        tell_flow.epoch, CASE WHEN tell_flow.epoch IS NOT NULL THEN clock_timestamp() END, tell_flow.rows_per_second, tell_flow.late_rows
     )
     ON CONFLICT (flow_name) DO UPDATE SET
         supervisor = excluded.supervisor, state = excluded.state, failures = excluded.failures,
@@ -33,7 +33,7 @@ BEGIN
             WHEN excluded.epoch IS DISTINCT FROM s.epoch AND excluded.epoch IS NOT NULL THEN clock_timestamp()
             ELSE s.epoch_at
         END,
-        rows_per_second = excluded.rows_per_second,
+        rows_per_second = excluded.rows_per_second, late_rows = greatest(excluded.late_rows, s.late_rows),
         since = CASE WHEN excluded.state <> s.state THEN clock_timestamp() ELSE s.since END,
         told_at = clock_timestamp()
     WHERE s.supervisor = excluded.supervisor OR s.state IN ('stopped', 'finished', 'failed')

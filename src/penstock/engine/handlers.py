@@ -1,0 +1,222 @@
+"""Handlers, which users write: what kind one is, and how each kind is run.
+
+A function is called, a coroutine function is awaited, by either client: the synchronous one has an event loop for the
+handlers of a `process`, the asynchronous one runs functions in threads. What would do nothing when called, like a
+generator function, is refused before anything is popped.
+"""
+
+import asyncio
+import contextvars
+import inspect
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from penstock.errors import HandlerTimeout, InvalidInput
+
+# How long a handler that was cancelled may take to end.
+CANCELLING = 0.5
+
+
+def require_runnable(function: Any, name: str) -> None:
+    """Refuse what cannot be called, or would do nothing when called."""
+    if not callable(function):
+        raise InvalidInput(f"{name} is {function!r}, which cannot be called; give a function")
+    if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
+        raise InvalidInput(
+            f"{name} {_name(function)} is a generator function: calling it runs nothing. Remove its yield"
+        )
+
+
+def is_async(function: Any) -> bool:
+    """Say whether calling it makes a coroutine."""
+    return _is(inspect.iscoroutinefunction, function)
+
+
+def require_run(function: Any, result: Any) -> None:
+    """Refuse a result that shows that nothing was run."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError(f"handler {_name(function)} returned a generator, which nobody runs")
+
+
+def timed_out(timeout: float | None) -> HandlerTimeout:
+    """Return what a message fails with whose handler took too long."""
+    return HandlerTimeout(f"the handler did not end within {timeout:g} s")
+
+
+def _is(test: Callable[[Any], bool], function: Any) -> bool:
+    while isinstance(function, partial):
+        function = function.func
+    return test(function) or (not inspect.isclass(function) and test(type(function).__call__))
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+class Handler:
+    """A handler as the synchronous client runs it, in any thread."""
+
+    def __init__(self, function: Callable[..., object], name: str, timeout: float | None = None) -> None:
+        require_runnable(function, name)
+        self._function = function
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # One that is cancelled by its loop ends by itself, as a rule; a thread cannot be ended.
+        self.patience = None if timeout is None else timeout + (2 * CANCELLING if is_async(function) else 0)
+
+    def __call__(self, *arguments: Any) -> None:
+        """Run it to its end."""
+        result = self._function(*arguments)
+        if result is None:
+            return
+        if inspect.isawaitable(result):
+            asyncio.run_coroutine_threadsafe(_limited(result, self.timeout), self._running_loop()).result()
+        else:
+            require_run(self._function, result)
+
+    def close(self) -> None:
+        """Cancel what still runs in the loop, and end it."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(CANCELLING)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run_loop, args=(self._loop,), daemon=True)
+                self._thread.name = "penstock-handlers"
+                self._thread.start()
+            return self._loop
+
+    @staticmethod
+    def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=CANCELLING))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+class AsyncHandler:
+    """A handler as the asynchronous client runs it; each task that calls it has its own."""
+
+    def __init__(self, function: Callable[..., object], name: str, timeout: float | None = None) -> None:
+        require_runnable(function, name)
+        self._function = function
+        self._timeout = timeout
+        self._is_async = is_async(function)
+        self._thread: _Thread | None = None
+
+    async def __call__(self, *arguments: Any) -> None:
+        """Run it to its end; cancelled, a function goes on in a thread that is left behind."""
+        if self._timeout is None:
+            await self._run(arguments)
+        else:
+            await _limited(self._run(arguments), self._timeout)
+
+    def close(self) -> None:
+        """Let the thread end, if there is one."""
+        if self._thread is not None:
+            self._thread.close()
+            self._thread = None
+
+    async def _run(self, arguments: tuple[Any, ...]) -> None:
+        if self._is_async:
+            result = self._function(*arguments)
+        else:
+            thread = self._thread = self._thread or _Thread()
+            try:
+                result = await thread.run(partial(self._function, *arguments))
+            except asyncio.CancelledError:
+                thread.close()
+                self._thread = None
+                raise
+        if inspect.isawaitable(result):
+            await result
+        elif result is not None:
+            require_run(self._function, result)
+
+
+class AsyncHook:
+    """A function of the user's that is told of something, and may be a coroutine function."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        require_runnable(function, "on_error")
+        self._function = function
+
+    async def __call__(self, *arguments: Any) -> None:
+        """Tell it."""
+        result = self._function(*arguments)
+        if inspect.isawaitable(result):
+            await result
+
+
+class _Thread:
+    """A daemon thread that does one thing after the other for a task. Unlike an executor's, none waits for its end."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._todo: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="penstock-handler", daemon=True).start()
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """Call a function in the thread, with this task's context variables."""
+        future = self._loop.create_future()
+        self._todo.put((partial(contextvars.copy_context().run, function), future))
+        return await future
+
+    def close(self) -> None:
+        """Let it end after what it is at."""
+        self._todo.put(None)
+
+    def _work(self) -> None:
+        while (job := self._todo.get()) is not None:
+            function, future = job
+            try:
+                end = partial(_set_result, future, function())
+            except BaseException as error:
+                # StopIteration cannot be put into a future.
+                raised = error if isinstance(error, Exception) and not isinstance(error, StopIteration) else None
+                end = partial(_set_error, future, raised or RuntimeError(f"the handler raised {error!r}"))
+            # A loop that is closed has nobody left who waits.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(end)
+
+
+def _set_result(future: "asyncio.Future[Any]", result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _set_error(future: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+async def _limited(awaitable: Awaitable[object], seconds: float | None) -> None:
+    """Await something for at most so long, and then cancel it, whether it heeds that or not."""
+    if seconds is None:
+        await awaitable
+        return
+    task = asyncio.ensure_future(awaitable)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCELLING)
+        raise
+    if not done:
+        task.cancel()
+        await asyncio.wait({task}, timeout=CANCELLING)
+        raise timed_out(seconds)
+    await task
