@@ -18,14 +18,14 @@ class Told:
     """A message as some way out tells of it."""
 
     key: str | None
-    value: bytes
+    value: bytes | None
     headers: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, key: str | None, value: bytes, headers: Any) -> "Told":
+    def of(cls, key: str | None, value: bytes | None, headers: Any) -> "Told":
         found = json.loads(headers) if isinstance(headers, str) else headers
         own = {name: text for name, text in (found or {}).items() if not name.startswith("penstock-")}
-        return cls(key, bytes(value), tuple(sorted(own.items())))
+        return cls(key, None if value is None else bytes(value), tuple(sorted(own.items())))
 
 
 class Penstock:

@@ -85,6 +85,8 @@ class Agreeing(Claiming):
                 batch.ack()
                 for claim in held:
                     self.model.ack(claim)
+            # What was purged or dropped has kept its place in line until somebody looks.
+            self.pop(group, 100, 100)
         self.groups_agree()
         self.claims_agree()
         self.state_and_log_agree()

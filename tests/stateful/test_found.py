@@ -91,6 +91,14 @@ def test_a_group_of_new_messages_gets_one_that_was_pushed_above_read_committed(l
     assert [len(batch) for batch, _ in life.batches] == [2]
 
 
+@pytest.mark.parametrize("kind", ["ordered", "shared"])
+def test_what_failed_together_comes_alone_though_one_of_it_is_taken_at_most_once(life: Everything, kind: str) -> None:
+    life.pop_several(kind=kind)
+    life.nack(pick=0, error="somewhere")
+    life.pop_any(kind=kind, size=100, width=1, auto=True)
+    life.pop_any(kind=kind, size=100, width=1, auto=False)
+
+
 def test_what_is_done_can_be_acknowledged_again_while_the_claim_lives(life: Everything) -> None:
     life.pop_several(kind="shared")
     life.ack_message(pick=0, where=0)

@@ -94,10 +94,16 @@ BEGIN
         );
         PERFORM penstock.trim_journal(target_group, target, before.version);
     ELSIF auto_ack THEN
+        -- What failed with this message and is not past still comes alone.
+        narrow := coalesce(before.narrow_to > stop, false);
         INSERT INTO penstock.journal (
-            group_id, partition_id, version, state, committed, claimed_to, skipped, ready_seq, consumer, acked_at
+            group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
+            ready_seq, consumer, acked_at
         ) VALUES (
             target_group, target, before.version + 1, 'r', stop, stop, before.skipped + start - before.committed,
+            CASE WHEN narrow THEN before.narrow_attempt ELSE 0 END,
+            CASE WHEN narrow THEN before.narrow_attempt ELSE 0 END,
+            CASE WHEN narrow THEN before.narrow_to END,
             nextval('penstock.ready_seq'), consumer, clock_timestamp()
         );
         INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
