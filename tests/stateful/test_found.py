@@ -26,7 +26,7 @@ def life(client: Client, sql: psycopg.Connection[Any]) -> Iterator[Everything]:
     yield life
     life.groups_agree()
     life.dead_letters_agree()
-    life.state_and_log_agree()
+    life.verified()
     life.teardown()
 
 

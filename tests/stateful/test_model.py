@@ -41,7 +41,7 @@ def test_whatever_clients_do_the_promises_hold(dsn: str, sql: psycopg.Connection
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=EXAMPLES or 25,
+                max_examples=EXAMPLES or 20,
                 stateful_step_count=40,
                 deadline=None,
                 derandomize=not EXAMPLES,
