@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import (
     AlreadyExists,
+    CheckpointError,
+    DataLost,
     EmbeddedError,
     HandlerTimeout,
     InvalidFlows,
@@ -64,7 +66,9 @@ __all__ = [
     "AsyncBatch",
     "AsyncClient",
     "Batch",
+    "CheckpointError",
     "Client",
+    "DataLost",
     "DeadLetter",
     "Duplicate",
     "EmbeddedError",

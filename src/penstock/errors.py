@@ -29,6 +29,14 @@ class NotFound(PenstockError, LookupError):
     """The queue, partition or message that was named does not exist."""
 
 
+class CheckpointError(PenstockError):
+    """A query's checkpoint does not fit what was published; nothing was changed."""
+
+
+class DataLost(PenstockError):
+    """Messages that a query has still to read are gone, by retention or by deletion; nothing was changed."""
+
+
 class LeaseLost(PenstockError):
     """A claim's lease has expired or is another consumer's; nothing was changed, and the messages come again."""
 

@@ -13,6 +13,7 @@ import psycopg
 from penstock import sql
 from penstock.errors import (
     AlreadyExists,
+    CheckpointError,
     InvalidInput,
     MessageTooLarge,
     NotFound,
@@ -41,6 +42,8 @@ _ADVICE: dict[str, tuple[type[PenstockError], str]] = {
         "`penstock doctor` names the long transactions.",
     ),
     "55006": (Retryable, ""),
+    # Penstock's own: what a checkpoint says and what was published do not fit.
+    "55PS1": (CheckpointError, ""),
     "57014": (TimedOut, "It was cancelled; raise PENSTOCK_TIMEOUT if it needs longer."),
     "25006": (SetupError, "This server is read-only: connect to the primary."),
     "42501": (SetupError, ""),

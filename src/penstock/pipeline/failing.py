@@ -8,7 +8,17 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
 
-_KINDS = ("InvalidInput", "MessageTooLarge", "NotFound", "Retryable", "SetupError", "TimedOut", "Unavailable")
+_KINDS = (
+    "CheckpointError",
+    "DataLost",
+    "InvalidInput",
+    "MessageTooLarge",
+    "NotFound",
+    "Retryable",
+    "SetupError",
+    "TimedOut",
+    "Unavailable",
+)
 
 
 def as_penstock(error: "PySparkException") -> PenstockError:

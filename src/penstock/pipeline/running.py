@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from penstock.engine.flow_calls import Telling
 from penstock.engine.texts import storable
-from penstock.errors import PenstockError
+from penstock.errors import CheckpointError, DataLost, PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -29,15 +29,13 @@ PATIENCE = 2
 FAILURES = (PySparkException, Py4JJavaError)
 # A rate is that of the last epoch, for as long as it can be called the last.
 _RATE_SECONDS = 10.0
-_HOPELESS = (
-    *("goes on with query", "published already, and with other content", "comes after epoch", "is no snapshot"),
-    *("Retention dropped what this query has still to read",),
-)
+# What no repetition mends.
+_HOPELESS = {CheckpointError.__name__, DataLost.__name__}
 # What a task failed with, in the one line that Spark says of a job.
 _LOST_TASK = re.compile(r"\): (?:[\w.]+\.)?(\w+(?:Error|Exception): .+?)(?:\. |$)", re.MULTILINE)
 # The words of an exception at the end of a Python traceback, or of Spark's list of causes.
 _CAUSE = re.compile(
-    r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Input|TooLarge|Found|Retryable|Unavailable)): (.+)$", re.MULTILINE
+    r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Input|TooLarge|Found|Retryable|Unavailable|Lost)): (.+)$", re.MULTILINE
 )
 
 
@@ -208,7 +206,8 @@ class Running:
             self.error = None
             return
         text = explain(problem)
-        if any(words in text for words in _HOPELESS):
+        # Across Spark's processes an exception is known by the name of its class.
+        if text.partition(": ")[0] in _HOPELESS:
             self._fail(f"{text} `penstock run --reset {self.name}` begins with a new checkpoint where the flow stands.")
             return
         self._back_off(text)

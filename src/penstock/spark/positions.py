@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from penstock.engine import archive_calls, flow_calls, range_calls
 from penstock.engine.calls import Place
 from penstock.engine.range_calls import Where
-from penstock.errors import InvalidInput, NotFound
+from penstock.errors import DataLost, InvalidInput, NotFound
 from penstock.spark import archives
 from penstock.spark.connections import PATIENCE, run
 from penstock.spark.options import COMMITTED, EARLIEST, LATEST, Moments, Offsets, ReadOptions
@@ -200,10 +200,10 @@ class Watch:
         return chosen
 
 
-def data_lost(place: Place | None, offset: int, low: int, high: int) -> InvalidInput:
+def data_lost(place: Place | None, offset: int, low: int, high: int) -> DataLost:
     """Return what to raise when offsets are not there (any more)."""
     where = "a partition that was deleted" if place is None else f'partition "{place.partition}" of "{place.queue}"'
-    return InvalidInput(
+    return DataLost(
         f"offset {offset} of {where} is not there: it has offsets {low} to {high}. Retention dropped what this query "
         "has still to read, or the partition was deleted. Start with a new checkpoint, or set failOnDataLoss to false "
         "to go on with what there is."

@@ -3,8 +3,12 @@
 import struct
 from typing import Any
 
+import psycopg
+
 from databases import Connection
 
+# Of SQLSTATE 55PS1, which psycopg has no class for.
+CheckpointRefused = psycopg.OperationalError
 PUBLISH = "SELECT outcome, messages FROM penstock.publish_stages(%s, %s, %s, %s, %s)"
 
 

@@ -1,14 +1,12 @@
 """The ledger of published epochs knows where each went and what it read: a repetition that differs is refused."""
 
 import pytest
-from psycopg import errors
 
 from databases import Connection
 from penstock import Client
 
+from .steps import CheckpointRefused as Refused
 from .steps import read, stage, value
-
-Refused = errors.ObjectNotInPrerequisiteState
 
 
 def publish(
@@ -38,8 +36,11 @@ def publish(
 
 def test_an_epoch_that_is_run_again_for_another_queue_is_refused(sql: Connection) -> None:
     publish(sql, ["a"], target="q")
-    with pytest.raises(Refused, match="epoch 0 of query query was published to q, and this run would write it to r"):
+    with pytest.raises(
+        Refused, match="epoch 0 of query query was published to q, and this run would write it to r"
+    ) as refused:
         publish(sql, ["a"], run="run-2", target="r", queue="r")
+    assert refused.value.sqlstate == "55PS1"
     assert publish(sql, ["a"], run="run-3", target="q") == "skipped"
 
 

@@ -12,7 +12,7 @@ from psycopg import errors
 from databases import Connection, Connections
 from penstock import Client
 
-from .steps import PUBLISH, add, note, publish, read, stage, staged_segments, value
+from .steps import PUBLISH, CheckpointRefused, add, note, publish, read, stage, staged_segments, value
 
 
 def verified(sql: Connection) -> bool:
@@ -179,7 +179,7 @@ def test_an_epoch_that_reads_something_else_is_refused(sql: Connection) -> None:
     publish(sql, {stage(sql, {"p": ["a"]}): 1})
     note(sql, 8, run="run-2")
     again = stage(sql, {"p": ["b"]}, run="run-2")
-    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="with other content"):
+    with pytest.raises(CheckpointRefused, match="with other content"):
         publish(sql, {again: 1}, run="run-2")
     assert read(sql) == ["a"]
 
@@ -195,14 +195,14 @@ def test_the_same_reading_is_the_same_epoch_whatever_came_of_it(sql: Connection)
 def test_without_a_known_source_another_number_of_rows_is_refused(sql: Connection) -> None:
     publish(sql, {stage(sql, {"p": ["a"]}): 1})
     again = stage(sql, {"p": ["a", "b"]}, run="run-2")
-    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="with other content"):
+    with pytest.raises(CheckpointRefused, match="with other content"):
         publish(sql, {again: 2}, run="run-2")
 
 
 def test_an_epoch_after_a_gap_is_refused(sql: Connection) -> None:
     publish(sql, {stage(sql, {"p": ["a"]}): 1})
     number = stage(sql, {"p": ["c"]}, epoch=2)
-    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="comes after epoch 0"):
+    with pytest.raises(CheckpointRefused, match="comes after epoch 0"):
         publish(sql, {number: 1}, epoch=2)
     assert read(sql) == ["a"]
 

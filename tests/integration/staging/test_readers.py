@@ -7,7 +7,7 @@ from psycopg import errors
 from databases import Connection, Connections
 from penstock import Client, PenstockError
 
-from .steps import note, publish, stage, value
+from .steps import CheckpointRefused, note, publish, stage, value
 
 Rows = list[tuple[object, ...]]
 
@@ -219,9 +219,9 @@ def test_a_chain_of_snapshots_leads_back_to_all_positions(sql: Connection) -> No
 def test_an_unknown_snapshot_is_refused(sql: Connection) -> None:
     known, _ = save(sql, 0, {1: (0, 5)}, full=True)
     for number, token in ((known + 1, "00000000"), (known, "00000000")):
-        with pytest.raises(errors.UndefinedObject, match="there is no snapshot"):
+        with pytest.raises(CheckpointRefused, match="there is no snapshot"):
             sql.execute("SELECT * FROM penstock.snapshot_chain(%s, %s, NULL)", (number, token))
-    with pytest.raises(errors.UndefinedObject, match="there is no snapshot"):
+    with pytest.raises(CheckpointRefused, match="there is no snapshot"):
         save(sql, known + 1, {1: (5, 6)})
 
 
@@ -248,7 +248,7 @@ def test_the_snapshot_that_comes_next_is_found_again_the_published_one_first(sql
 
 def test_a_snapshot_is_saved_only_after_one_with_the_same_token(sql: Connection) -> None:
     known, _ = save(sql, 0, {1: (0, 5)}, full=True)
-    with pytest.raises(errors.UndefinedObject, match=f"no snapshot {known} with token 00000000"):
+    with pytest.raises(CheckpointRefused, match=f"no snapshot {known} with token 00000000"):
         save(sql, known, {1: (5, 6)}, token="00000000")
 
 

@@ -31,7 +31,7 @@ BEGIN
     owner := (SELECT f.writer FROM penstock.flows f WHERE f.name = group_name);
     IF owner <> writer THEN
         RAISE EXCEPTION 'flow "%" goes on with query %, and query % is not the one', group_name, owner, writer
-            USING ERRCODE = 'object_not_in_prerequisite_state',
+            USING ERRCODE = '55PS1',
                   HINT = 'Its checkpoint is another one, or is gone. Give the right one, or start anew where the flow '
                          'stands: penstock run --reset.';
     END IF;

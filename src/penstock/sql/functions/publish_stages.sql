@@ -65,7 +65,7 @@ BEGIN
             RAISE EXCEPTION 'epoch % of query % was published to %, and this run would write it to %',
                 epoch, writer, coalesce(nullif(before.target, ''), 'the queues that its rows name'),
                 coalesce(nullif(target, ''), 'the queues that its rows name')
-                USING ERRCODE = 'object_not_in_prerequisite_state',
+                USING ERRCODE = '55PS1',
                       HINT = 'Two queries must not share a checkpoint, nor have copies of one. To change where a query '
                              'writes, let it finish with the old queue once, or begin a new checkpoint.';
         END IF;
@@ -76,7 +76,7 @@ BEGIN
             )
         ) THEN
             RAISE EXCEPTION 'epoch % of query % is published already, and with other content', epoch, writer
-                USING ERRCODE = 'object_not_in_prerequisite_state',
+                USING ERRCODE = '55PS1',
                       HINT = 'The checkpoint has gone back, behind what was published. Restore it, or go on with a '
                              'new checkpoint that starts where the published epochs end.';
         END IF;
@@ -89,7 +89,7 @@ BEGIN
     IF epoch > last.epoch + 1 THEN
         RAISE EXCEPTION 'epoch % of query % comes after epoch %: what lies between was not published',
             epoch, writer, last.epoch
-            USING ERRCODE = 'object_not_in_prerequisite_state',
+            USING ERRCODE = '55PS1',
                   HINT = 'Was the database restored to an earlier state, or the query written elsewhere for a while? '
                          'Go on with a new checkpoint.';
     END IF;

@@ -33,7 +33,7 @@ BEGIN
         WHERE s.snapshot_id = parent AND s.token = parent_token;
         IF NOT FOUND THEN
             RAISE EXCEPTION 'there is no snapshot % with token %', parent, parent_token
-                USING ERRCODE = 'undefined_object',
+                USING ERRCODE = '55PS1',
                       HINT = 'The checkpoint belongs to another database. Start with a new checkpoint.';
         END IF;
         DELETE FROM penstock.snapshots s WHERE s.lineage = before.lineage AND s.depth < before.depth - 1000;

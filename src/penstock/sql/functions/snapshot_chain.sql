@@ -24,7 +24,7 @@ BEGIN
         SELECT s.* INTO seen FROM penstock.snapshots s WHERE s.snapshot_id = next_id;
         IF NOT FOUND OR next_id = snapshot AND seen.token IS DISTINCT FROM snapshot_token THEN
             RAISE EXCEPTION 'there is no snapshot % on the way from % back to %', next_id, snapshot, down_to
-                USING ERRCODE = 'undefined_object',
+                USING ERRCODE = '55PS1',
                       HINT = 'The checkpoint belongs to another database, is more than a thousand batches old, or its '
                              'query has not run for 90 days. '
                              'Start with a new checkpoint.';
