@@ -83,6 +83,8 @@ def test_the_doctor_looks_at_everything(penstock: CommandLine) -> None:
         "overdue messages",
         "dead letters",
         "abandoned stages",
+        "flows",
+        "disk",
         "privileges",
     ]
     assert {row[1] for row in rows} <= {"ok", "info", "warn"}
@@ -127,7 +129,7 @@ def test_a_partition_that_is_locked_exits_with_4(penstock: CommandLine, client: 
 @pytest.mark.parametrize(
     ("environment", "complaint"),
     [
-        ({"PENSTOCK_URL": "nonsense"}, "neither postgresql"),
+        ({"PENSTOCK_URL": "nonsense"}, "the address cannot be read"),
         ({"PENSTOCK_URL": "http://127.0.0.1:1"}, "gateway"),
         ({"PENSTOCK_TIMEOUT": "soon"}, "PENSTOCK_TIMEOUT='soon' cannot be used"),
     ],

@@ -296,7 +296,7 @@ def test_bad_input_is_refused_and_changes_nothing(api: Any, unchanged: Unchanged
         {"group": ""},
         {"group": "~lane"},
         {"group": 7},
-        {"partition": 7},
+        {"partition": 7.5},
     ]
     api.push("q", 1)
     for options in nonsense:

@@ -10,6 +10,7 @@ Seconds = float | timedelta
 Name = str | int | UUID
 
 T = TypeVar("T")
+_NAMES = (int, UUID)
 
 
 def seconds(given: T | timedelta) -> T | float:
@@ -31,6 +32,9 @@ def positive(name: str, given: Seconds | None) -> float | None:
 
 def as_text(given: T | int | UUID) -> T | str:
     """Return the name of a partition, or a key, as text: 7 is '7'."""
-    if isinstance(given, int | UUID) and not isinstance(given, bool):
+    # The commonest first, as every push comes here.
+    if given is None or type(given) is str:
+        return given
+    if isinstance(given, _NAMES) and not isinstance(given, bool):
         return str(given)
     return given  # type: ignore[return-value]

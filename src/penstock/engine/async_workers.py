@@ -44,7 +44,7 @@ class AsyncWorker:
         self._batch = None
         return not self._left_behind
 
-    def leave_behind(self) -> tuple[AsyncBatch, int] | None:
+    def take_from(self) -> tuple[AsyncBatch, int] | None:
         """Take its batch away, and how many messages of it are done, if its handler is being called."""
         if self._batch is None or self._left_behind:
             return None
@@ -116,8 +116,8 @@ class AsyncCrew:
         if pending:
             _, pending = await asyncio.wait(pending, timeout=LAST_MOMENT)
         for task in pending:
-            if (taken := self._workers[task].leave_behind()) is not None:
-                log.warning("the handler of %s does not end and is left behind", describe(taken[0].messages[taken[1]]))
+            if (taken := self._workers[task].take_from()) is not None:
+                log.warning("a handler of %s does not end and is left behind", taken[0])
                 self._workers[task].handled += taken[1]
                 await self._give_back(*taken)
 

@@ -60,7 +60,7 @@ class Place(_Place):
     __slots__ = ()
 
     def __new__(cls, queue: str, partition: Name) -> "Place":  # noqa: D102
-        return super().__new__(cls, queue, partition if isinstance(partition, str) else as_text(partition))
+        return _Place.__new__(cls, queue, partition if type(partition) is str else as_text(partition))
 
 
 class Page(NamedTuple):
@@ -421,16 +421,20 @@ def names(*given: str, what: Sequence[str] = ("queue", "partition")) -> tuple[st
 
     `what` says which arguments they are, for who gave something else.
     """
-    for place, name in enumerate(given):
+    for name in given:
         if not isinstance(name, str):
-            raise InvalidInput(f"{what[place]} must be a text, and {name!r} is not")
+            raise InvalidInput(f"{_which(name, given, what)} must be a text, and {name!r} is not")
         if "\0" in name:
-            raise InvalidInput(f"{what[place]} must have no control characters, and {name!r} has some")
+            raise InvalidInput(f"{_which(name, given, what)} must have no control characters, and {name!r} has some")
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise InvalidInput(f"{what[place]} is {name!r}, which cannot be written as UTF-8") from None
+            raise InvalidInput(f"{_which(name, given, what)} is {name!r}, which cannot be written as UTF-8") from None
     return given
+
+
+def _which(name: object, given: Sequence[object], what: Sequence[str]) -> str:
+    return next(argument for argument, each in zip(what, given, strict=False) if each is name)
 
 
 def group_names(queue: str, group: str, partition: Name | None = None) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ class Handler:
 
     def __init__(self, function: Callable[..., object], name: str, timeout: float | None = None) -> None:
         require_runnable(function, name)
-        self._function = function
+        self.function = function
         self.timeout = timeout
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -71,13 +71,16 @@ class Handler:
 
     def __call__(self, *arguments: Any) -> None:
         """Run it to its end."""
-        result = self._function(*arguments)
-        if result is None:
-            return
+        result = self.function(*arguments)
+        if result is not None:
+            self.finish(result)
+
+    def finish(self, result: object) -> None:
+        """Run what a call of the function returned, if it is something to be run."""
         if inspect.isawaitable(result):
             asyncio.run_coroutine_threadsafe(_limited(result, self.timeout), self._running_loop()).result()
         else:
-            require_run(self._function, result)
+            require_run(self.function, result)
 
     def close(self) -> None:
         """Cancel what still runs in the loop, and end it."""

@@ -145,7 +145,7 @@ def encode(value: Any) -> bytes | None:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     try:
-        encoded = msgspec.json.encode(value, enc_hook=_model)
+        encoded = _ENCODER.encode(value)
         # NaN and the infinities become null without a word: look for them where there is one.
         if b"null" in encoded and _loses_a_number(value):
             raise ValueError("it has a number that JSON cannot hold: NaN or an infinity")
@@ -163,6 +163,9 @@ def _model(value: Any) -> Any:
     if dump is None or not hasattr(value, "model_dump_json"):
         raise TypeError(f"{type(value).__name__} has no form in JSON")
     return dump(mode="json")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_model)
 
 
 def _loses_a_number(value: Any) -> bool:

@@ -197,7 +197,7 @@ def keep_snapshot(snapshot_id: int) -> Call[None]:
 def note_epoch(writer: str, run: str, epoch: int, snapshot_id: int) -> Call[None]:
     """Say which snapshot an epoch reads."""
     return Call(
-        # As with what is staged: the commit that publishes waits for the log on disk, and this one need not.
+        # As with what is staged: `stage_calls.flush` waits for the log on disk, and this one need not.
         "SELECT penstock.note_epoch(%s::text, %s::text, %s::bigint, %s::bigint) "
         "FROM set_config('synchronous_commit', 'off', true)",
         (writer, run, epoch, snapshot_id),

@@ -99,6 +99,15 @@ def stage(stage_id: int, first: int, part: Part) -> Call[None]:
     )
 
 
+def flush() -> Call[None]:
+    """Wait until all that was staged so far is on disk.
+
+    What is staged commits without waiting. The log is written in order, so one commit that waits at a task's end makes
+    all of it durable, and what the sources noted of the epoch, too.
+    """
+    return Call("SELECT pg_catalog.pg_logical_emit_message(true, 'penstock', 'staged')::text", (), nothing, True)
+
+
 class Sent(NamedTuple):
     """Where an epoch goes: the queue, empty where rows name theirs. And what it reads, in words that tell it apart."""
 

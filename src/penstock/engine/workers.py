@@ -27,48 +27,40 @@ class Worker:
 
     def __init__(self) -> None:
         self.handled = 0
-        self._lock = threading.Lock()
+        # Held for whatever decides who settles the batch. `_handle` uses these as they are, for each message.
+        self.lock = threading.Lock()
+        self.done = 0
+        self.began = 0.0
+        self.left_behind = False
         self._batch: Batch | None = None
-        self._done = 0
-        self._began = 0.0
-        self._left_behind = False
 
     def begin(self, batch: Batch) -> None:
         """Begin to handle a batch."""
-        with self._lock:
+        with self.lock:
             self._batch = batch
-            self._done = 0
-            self._began = time.monotonic()
-
-    def did(self) -> bool:
-        """Take note that a message is handled; say whether to go on."""
-        with self._lock:
-            if self._left_behind:
-                return False
-            self._done += 1
-            self._began = time.monotonic()
-            return True
+            self.done = 0
+            self.began = time.monotonic()
 
     def end(self) -> bool:
         """Handle no more of the batch; say whether it is ours to settle."""
-        with self._lock:
+        with self.lock:
             self._batch = None
-            return not self._left_behind
+            return not self.left_behind
 
     def late_at(self, patience: float) -> float | None:
         """Return when its handler has used up its time; None while none is called."""
-        with self._lock:
-            return None if self._batch is None else self._began + patience
+        with self.lock:
+            return None if self._batch is None else self.began + patience
 
-    def leave_behind(self, began_before: float) -> tuple[Batch, int] | None:
+    def take_from(self, began_before: float) -> tuple[Batch, int] | None:
         """Take its batch away, and how many messages of it are done, if its handler was called before a moment."""
-        with self._lock:
-            if self._batch is None or self._left_behind or self._began > began_before:
+        with self.lock:
+            if self._batch is None or self.left_behind or self.began > began_before:
                 return None
-            self._left_behind = True
+            self.left_behind = True
             # Its own loop neither renews it nor gives it back.
             self._batch.abandoned = True
-            return self._batch, self._done
+            return self._batch, self.done
 
 
 class Crew:
@@ -145,9 +137,9 @@ class Crew:
         """Settle what a worker does not, and let another take its place."""
         patience = self._handler.patience
         if self._ends_at is not None and now >= self._ends_at:
-            taken, settle = worker.leave_behind(now), self._give_back
+            taken, settle = worker.take_from(now), self._give_back
         elif patience is not None:
-            taken, settle = worker.leave_behind(now - patience), self._time_out
+            taken, settle = worker.take_from(now - patience), self._time_out
         else:
             return
         if taken is not None:
@@ -175,15 +167,18 @@ class Crew:
     def _handle(self, worker: Worker, batch: Batch) -> bool:
         """Call the handler for each message of a batch and settle it; say whether to go on."""
         worker.begin(batch)
+        function, finish, timed = self._handler.function, self._handler.finish, self._handler.timeout is not None
+        is_stopped, lock = self._stop.is_set, worker.lock
         for index, message in enumerate(batch.messages):
-            if self._stop.is_set():
+            if is_stopped():
                 if not worker.end():
                     return False
                 self._give_back(batch, index)
                 worker.handled += index
                 return True
             try:
-                self._handler(message)
+                if (result := function(message)) is not None:
+                    finish(result)
             except BaseException as error:
                 if not worker.end():
                     log.warning("the handler of %s failed after its time was up", describe(message), exc_info=error)
@@ -194,9 +189,13 @@ class Crew:
                     raise
                 self._fail(batch, message, error)
                 return True
-            if not worker.did():
-                log.warning("the handler of %s ended after its time was up", describe(message))
-                return False
+            with lock:
+                worker.done = index + 1
+                if timed:
+                    worker.began = time.monotonic()
+                if worker.left_behind:
+                    log.warning("the handler of %s ended after its time was up", describe(message))
+                    return False
         if not worker.end():
             return False
         self._settle(batch, batch.ack)
@@ -217,6 +216,10 @@ class Crew:
             log.warning("%s failed at attempt %d; %s", describe(message), message.attempt, then, exc_info=error)
 
     def _time_out(self, batch: Batch, done: int) -> None:
+        if done == len(batch.messages):
+            # The last handler ended in the very moment.
+            self._give_back(batch, done)
+            return
         log.warning("the handler of %s goes on in a thread that is left behind", describe(batch.messages[done]))
         self._fail(batch, batch.messages[done], timed_out(self._handler.timeout))
 

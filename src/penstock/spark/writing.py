@@ -139,6 +139,8 @@ class _Sender:
         try:
             if kind is None:
                 self._wait()
+                if self.stage is not None:
+                    run(self._target, stage_calls.flush())
         finally:
             self._thread.shutdown()
 

@@ -12,6 +12,8 @@ import psycopg
 import pytest
 
 from penstock import Client, embedded
+from penstock.engine import range_calls, stage_calls
+from penstock.engine.stage_calls import Part
 
 from .steps import note, publish, read, stage, value
 
@@ -56,3 +58,19 @@ def test_what_was_staged_can_be_published_after_a_crash(crashing: str) -> None:
         assert publish(sql, {number: 2}) == ("published", 2)
         assert read(sql) == ["a", "b"]
         assert value(sql, "SELECT sources FROM penstock.sink_commits") == [snapshot]
+
+
+def test_what_a_task_has_flushed_can_be_published_after_a_crash(crashing: str) -> None:
+    with Client(crashing) as client, connect(crashing) as sql:
+        run = client._database.run
+        saved = run(range_calls.save_snapshot(None, ([], [], []), ([], [])))
+        run(range_calls.note_epoch("query", "run-1", 0, saved.name.snapshot_id))
+        number = run(stage_calls.begin("query", "run-1", 0))
+        ends = b"\x01\x00\x00\x00\x02\x00\x00\x00"
+        run(stage_calls.stage(number, 0, Part(["q"], ["p"], [2], b"ab", ends, None, None, None, None)))
+        run(stage_calls.flush())
+        os.kill(value(sql, "SELECT pg_backend_pid()"), signal.SIGKILL)
+    with connect(crashing) as sql:
+        assert publish(sql, {number: 2}) == ("published", 2)
+        assert read(sql) == ["a", "b"]
+        assert value(sql, "SELECT sources FROM penstock.sink_commits") == [saved.name.snapshot_id]

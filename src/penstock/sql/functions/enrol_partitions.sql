@@ -49,8 +49,9 @@ BEGIN
               AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
               AND l.classid = penstock.queue_lock_class()::oid AND l.objid = enrolling.queue_id::oid
         );
+        -- A transaction that was prepared meanwhile holds the lock under another name, so all prepared ones are awaited.
         waited_for := CASE WHEN enrolling.awaited IS NULL THEN holding ELSE ARRAY(
-            SELECT a FROM unnest(enrolling.awaited) a WHERE a = ANY (holding)
+            SELECT h FROM unnest(holding) h WHERE h = ANY (enrolling.awaited) OR h LIKE '-1/%'
         ) END;
         IF waited_for <> '{}' AND waited_for = enrolling.awaited AND NOT enrolling.enrol_again THEN
             RETURN 0;
