@@ -4,7 +4,7 @@ A test that changes functions, tables or roles takes the first; all others take 
 Run by several processes, a file stays with one of them, and so do all tests of the shared Spark, which begin first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
@@ -33,6 +33,20 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with Spark, whose tests are the longest run; those with a Spark of their own come last."""
     items.sort(key=lambda item: (_process_of(item.nodeid) != "spark", "tests/spark/" in item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let one process tell another what tests said and why they failed: some of it is half a character."""
+    report = yield
+    report.sections = [(title, _writable(said)) for title, said in report.sections]
+    if report.longrepr is not None and _writable(why := str(report.longrepr)) != why:
+        report.longrepr = _writable(why)
+    return report
+
+
+def _writable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,6 +15,7 @@ from .faults import schedule
 GROUPS = ("ordered", "shared")
 MAX_ATTEMPTS = 3
 DRAINED_WITHIN = 120.0
+BACK_WITHIN = 60.0
 
 
 @dataclass
@@ -41,7 +42,7 @@ def run(seed: int, seconds: float, notes: Path, say: Callable[[str], object]) ->
     """Run chaos on a server of its own."""
     report = Report(seed)
     notes.mkdir()
-    with own_server() as (home, dsn), Client(dsn, connect_timeout=60) as client:
+    with own_server() as (home, dsn), Client(dsn, connect_timeout=10) as client:
         client.create(QUEUE, backoff_initial=0.01, backoff_max=0.1, max_attempts=MAX_ATTEMPTS, dedupe_window=3600)
         for group in GROUPS:
             client.create_group(QUEUE, group, mode=group)
@@ -64,7 +65,7 @@ def run(seed: int, seconds: float, notes: Path, say: Callable[[str], object]) ->
 
 def suffer(client: Client, crowd: Crowd, seed: int, seconds: float, say: Callable[[str], object]) -> Iterator[str]:
     """Let one fault follow the other, and yield what verify finds meanwhile."""
-    began = looked_at = time.monotonic()
+    began = looked_at = seen_at = time.monotonic()
     for fault in schedule(seed):
         if fault.at > seconds:
             return
@@ -76,9 +77,12 @@ def suffer(client: Client, crowd: Crowd, seed: int, seconds: float, say: Callabl
             try:
                 yield from violations(client)
                 say(f"{looked_at - began:.0f} of {seconds:.0f} s: {progress(client)}, killed {crowd.killed.total()}")
+                seen_at = looked_at
             except PenstockError:
-                # The server may be down.
-                continue
+                # It comes back in a while, or something is very wrong.
+                if time.monotonic() - seen_at > BACK_WITHIN:
+                    yield f"the server has been gone for {BACK_WITHIN:g} s"
+                    return
 
 
 def progress(client: Client) -> str:

@@ -211,13 +211,17 @@ def test_auto_ack_delivers_at_most_once(api: Any, mode: str) -> None:
     assert api.lag("q", "g") == 0
 
 
-def test_auto_ack_leaves_neither_attempts_nor_errors_behind(api: Any) -> None:
+def test_auto_ack_leaves_the_attempts_of_what_failed_with_it(api: Any) -> None:
     api.create("q", backoff_initial=0, max_attempts=2)
     api.push("q", [1, 2])
     api.pop("q").nack(reason="once")
     assert values(api.pop("q", auto_ack=True)) == [1]
     batch = api.pop("q")
-    assert (values(batch), batch.messages[0].attempt) == ([2], 1)
+    assert (values(batch), batch.messages[0].attempt) == ([2], 2)
+    batch.ack()
+    api.push("q", 3)
+    batch = api.pop("q")
+    assert (values(batch), batch.messages[0].attempt) == ([3], 1)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -63,7 +63,7 @@ def test_what_the_client_takes_the_sink_takes_and_both_give_it_back(lab: Lab) ->
 def test_what_cannot_be_shown_as_text_is_refused(lab: Lab, column: str) -> None:
     lab.client.create("out")
     place = [] if column.endswith("queue") else ["'out' AS queue"]
-    with pytest.raises(PySparkException):
+    with pytest.raises(PySparkException, match=r"penstock\.errors\.InvalidInput"):
         lab.write(lab.spark.range(0, 1, 1, 1).selectExpr("'v' AS value", column, *place))
     assert lab.values() == []
     assert [queue.name for queue in lab.client.queues()] == ["out"]

@@ -38,7 +38,7 @@ def test_no_message_dies_of_its_neighbours_failures(life: Everything, kind: str)
 
 
 @pytest.mark.parametrize("kind", ["ordered", "shared"])
-@pytest.mark.parametrize("said", ["a\0b", "\ud800", "\0" * 3000])
+@pytest.mark.parametrize("said", ["a\0b", "\ud800", "\0" * 3000], ids=["NUL", "half a pair", "long"])
 def test_a_failure_counts_whatever_it_says(life: Everything, kind: str, said: str) -> None:
     life.pop_one(kind=kind)
     life.handler_raises(pick=0, where=0, error=said)
@@ -47,7 +47,7 @@ def test_a_failure_counts_whatever_it_says(life: Everything, kind: str, said: st
 
 
 @pytest.mark.parametrize("mode", ["ordered", "shared"])
-@pytest.mark.parametrize("said", ["a\0b", "\ud800"])
+@pytest.mark.parametrize("said", ["a\0b", "\ud800"], ids=["NUL", "half a pair"])
 def test_a_worker_outlives_what_its_handler_says(client: Client, mode: str, said: str) -> None:
     client.create("q", backoff_initial=0, max_attempts=2)
     client.create_group("q", "g", mode=mode)

@@ -50,11 +50,11 @@ BEGIN
             WHERE rest.lo < rest.hi;
         END LOOP;
         -- What is done already is acknowledged once more, as long as something of the claim is held.
-        acked := acked || (done > 0 OR EXISTS (
-            SELECT 1 FROM penstock.claims c
+        acked := acked || (done > 0 OR coalesce((
+            SELECT bool_and(wanted.lo = wanted.hi OR c.lo >= wanted.hi OR c.hi <= wanted.lo) FROM penstock.claims c
             WHERE c.group_id = wanted.group_id AND c.partition_id = wanted.partition_id
               AND c.lease_id = wanted.lease_id AND c.due_at > clock_timestamp()
-        ));
+        ), false));
     END LOOP;
     RETURN acked;
 END
