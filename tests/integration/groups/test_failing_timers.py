@@ -19,8 +19,8 @@ SPOIL = (
 )
 # Whoever buries a message of partition "bad" fails, with an error that nothing can be done about.
 FAILING_BURY = (
-    "CREATE OR REPLACE FUNCTION penstock.bury(claim penstock.journal, failing bigint, error text, reason text)"
-    " RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
+    "CREATE OR REPLACE FUNCTION penstock.bury(claim penstock.journal, failing bigint, error text, reason text,"
+    " traceback text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
     " IF EXISTS (SELECT 1 FROM penstock.partitions p WHERE p.partition_id = claim.partition_id AND p.name = 'bad')"
     " THEN RAISE EXCEPTION 'cannot be buried' USING ERRCODE = 'data_corrupted'; END IF; END $$"
 )
