@@ -27,6 +27,7 @@ _TIMERS = {
     "enrolment": "the enrolment",
     "scheduled": "a scheduled push",
     "sweep": "the sweep as a whole",
+    "maintenance": "the maintenance",
 }
 
 

@@ -25,6 +25,8 @@ FAILING_BURY = (
     " THEN RAISE EXCEPTION 'cannot be buried' USING ERRCODE = 'data_corrupted'; END IF; END $$"
 )
 
+MAINTAIN = "SELECT merged_segments, next_partition FROM penstock.maintain(min_segments => 2)"
+
 
 def spoil(sql: Connection, key: bytes, headers: bytes) -> None:
     sql.execute(SPOIL.encode(), (key, key, headers, headers))
@@ -182,6 +184,53 @@ def test_doctor_shows_a_timer_that_fails(fresh: Connections) -> None:
     assert outcome == "fail"
     assert found.startswith("the timer of partition bad of group g of queue q since")
     assert "cannot be buried (XX001)" in found
+
+
+@pytest.mark.parametrize("function", ["merge_segments", "retain_partition", "sweep_stages"])
+def test_maintenance_that_fails_in_one_partition_goes_on_in_the_others(fresh: Connections, function: str) -> None:
+    sql = fresh.open(autocommit=True)
+    sql.execute("SELECT penstock.create_queue('q', '{\"retention_bytes\": 1000000}')")
+    for partition in ("before", "bad", "behind"):
+        for _ in range(4):
+            push(sql, partition)
+    condition = (
+        "true"
+        if function == "sweep_stages"
+        else ("EXISTS (SELECT 1 FROM penstock.partitions p WHERE p.partition_id = $1 AND p.name = 'bad')")
+    )
+    mutate(
+        sql,
+        function,
+        ("BEGIN\n", f"BEGIN IF {condition} THEN RAISE EXCEPTION 'broken' USING ERRCODE = 'data_corrupted'; END IF;\n"),
+    )
+
+    ((merged, left),) = sql.execute(MAINTAIN).fetchall()
+
+    where = None if function == "sweep_stages" else "bad"
+    assert (merged, left) == (9 if where is None else 6, None)
+    assert failing(sql) == [("maintenance", where, 1)]
+    outcome, found, *_ = group_checks.failing_timers(sql, False)
+    assert (outcome, found.startswith("the maintenance")) == ("fail", True)
+    # No sweep tries it, and none goes slower for it.
+    retry_now(sql)
+    sweep(sql)
+    assert failing(sql) == [("maintenance", where, 1)]
+
+    mutate(sql, function)
+    ((merged, left),) = sql.execute(MAINTAIN).fetchall()
+    assert (merged, left) == (0 if where is None else 3, None)
+    assert failing(sql) == []
+
+
+def test_a_partition_that_is_gone_is_not_shown_as_failing_maintenance(fresh: Connections) -> None:
+    sql = fresh.open(autocommit=True)
+    push(sql, "bad")
+    mutate(sql, "merge_segments", ("BEGIN\n", "BEGIN RAISE EXCEPTION 'broken';\n"))
+    sql.execute(MAINTAIN)
+    assert failing(sql) == [("maintenance", "bad", 1)]
+    sql.execute("SELECT penstock.delete_partition('q', 'bad')")
+    sql.execute(MAINTAIN)
+    assert failing(sql) == []
 
 
 def break_the_sweep(sql: Connection) -> None:

@@ -34,7 +34,7 @@ BEGIN
     END;
     FOR timer IN
         SELECT f.kind, f.group_id, f.partition_id, f.place FROM penstock.failing_timers f
-        WHERE f.retry_at <= clock_timestamp() AND f.kind <> 'sweep'
+        WHERE f.retry_at <= clock_timestamp() AND f.kind NOT IN ('sweep', 'maintenance')
         ORDER BY f.retry_at
         LIMIT max_rows
     LOOP

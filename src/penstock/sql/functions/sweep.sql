@@ -39,7 +39,7 @@ BEGIN
         RETURN;
     END;
     PERFORM penstock.require_read_committed('sweep');
-    passing := EXISTS (SELECT 1 FROM penstock.failing_timers);
+    passing := EXISTS (SELECT 1 FROM penstock.failing_timers f WHERE f.kind <> 'maintenance');
     BEGIN
         SELECT t.* INTO woken, trimmed, enrolled, next_due, swept_to
         FROM penstock.sweep_together(max_rows, since, passing) t;
@@ -65,7 +65,9 @@ BEGIN
         woken := woken + penstock.retry_timers(max_rows);
     END IF;
     IF passing OR problem IS NOT NULL THEN
-        next_due := least(next_due, (SELECT min(f.retry_at) FROM penstock.failing_timers f WHERE f.kind <> 'sweep'));
+        next_due := least(next_due, (
+            SELECT min(f.retry_at) FROM penstock.failing_timers f WHERE f.kind NOT IN ('sweep', 'maintenance')
+        ));
     END IF;
     RETURN NEXT;
 END
