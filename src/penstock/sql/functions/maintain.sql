@@ -41,6 +41,10 @@ DECLARE
     more    boolean := false;
     ended   boolean := true;
 BEGIN
+    IF (after_partition >= 0 AND max_partitions > 0 AND max_seconds >= 0) IS NOT TRUE THEN
+        RAISE EXCEPTION 'after_partition, max_partitions and max_seconds must be numbers, and max_partitions above 0'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), 0) THEN
         RETURN;
     END IF;

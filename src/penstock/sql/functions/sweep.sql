@@ -10,7 +10,7 @@
 -- the other. One that fails is put off, longer each time (failing_timers); list_failing_timers shows it, and `penstock
 -- doctor` does.
 --
--- Parameters: max_rows - how many timers to serve; since - timers that were due before are left alone. Served timers
+-- Parameters: max_rows - how many timers to serve, at most, in the two seconds or so that it takes at most; since - timers that were due before are left alone. Served timers
 -- leave dead index entries behind, which nothing removes while somebody holds a transaction open; whoever sweeps often
 -- begins where the last sweep says, and every few seconds at the beginning, for what was locked or committed late.
 -- Returns: what was done; when the next timer is due, if that is within ten seconds; and where the next sweep may
@@ -32,6 +32,9 @@ DECLARE
     state   text;
     apart   record;
 BEGIN
+    IF (max_rows > 0) IS NOT TRUE OR since IS NULL THEN
+        RAISE EXCEPTION 'max_rows must be above 0, and since must not be null' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     BEGIN
         -- A table that only the owner can lock, in a mode that conflicts with itself alone and leaves no trace.
         LOCK TABLE penstock.sweep_lock IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
