@@ -1,6 +1,7 @@
 """A timer that fails holds up no other: it is put off, shown, and forgotten when it works again."""
 
 import logging
+from datetime import timedelta
 from uuid import UUID
 
 import psycopg
@@ -369,6 +370,24 @@ def test_a_partition_that_is_gone_is_not_shown_as_failing_maintenance(fresh: Con
     sql.execute("SELECT penstock.delete_partition('q', 'bad')")
     sql.execute(MAINTAIN)
     assert failing(sql) == []
+
+
+def test_doctor_shows_who_keeps_others_from_sweeping(fresh: Connections, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = fresh.open(autocommit=True)
+    left_open = fresh.open()
+    sweep(left_open)
+    # For a while, that is what a sweep at work looks like.
+    assert group_checks.held_sweep(sql, False)[0] == "ok"
+    monkeypatch.setattr(group_checks, "_SWEEP_HELD", timedelta(0))
+
+    outcome, found, *advice = group_checks.held_sweep(sql, False)
+
+    pid = left_open.info.backend_pid
+    assert outcome == "fail"
+    assert found.startswith(f"no timer is served: pid {pid} of ")
+    assert f"pg_terminate_backend({pid})" in advice[0]
+    left_open.commit()
+    assert group_checks.held_sweep(sql, False)[0] == "ok"
 
 
 def break_the_sweep(sql: Connection) -> None:
