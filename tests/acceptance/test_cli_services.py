@@ -81,6 +81,8 @@ def test_the_doctor_looks_at_everything(penstock: CommandLine) -> None:
         "stuck groups",
         "expired claims",
         "overdue messages",
+        "failing timers",
+        "held sweep",
         "dead letters",
         "abandoned stages",
         "flows",

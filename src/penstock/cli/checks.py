@@ -248,6 +248,7 @@ _SERVER_CHECKS: tuple[Callable[[psycopg.Connection[Any], bool], Finding], ...] =
     group_checks.expired_claims,
     group_checks.overdue_messages,
     group_checks.failing_timers,
+    group_checks.held_sweep,
     group_checks.dead_letters,
     group_checks.abandoned_stages,
     group_checks.flows,

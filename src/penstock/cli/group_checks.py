@@ -19,6 +19,8 @@ _SECOND_LOOK = 1.0
 # Whoever consumes or maintains has swept by then.
 _UNSWEPT = timedelta(seconds=10)
 _ABANDONED = timedelta(hours=1)
+# A sweep takes seconds, and commits at once.
+_SWEEP_HELD = timedelta(seconds=60)
 _FEW = 5
 _TIMERS = {
     "journal": "the timer",
@@ -27,6 +29,7 @@ _TIMERS = {
     "enrolment": "the enrolment",
     "scheduled": "a scheduled push",
     "sweep": "the sweep as a whole",
+    "maintenance": "the maintenance",
 }
 
 
@@ -92,6 +95,32 @@ def failing_timers(connection: psycopg.Connection[Any], embedded: bool) -> Findi
         "fail",
         _listed(found),
         "others go on; remove the cause, and the next try clears it (penstock.failing_timers)",
+    )
+
+
+def held_sweep(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
+    """Look for a transaction that has swept and was left open: until it ends, nobody else can serve timers."""
+    if migrate.inspect(connection).schema_version is None:
+        return "ok", "none: there is no schema yet"
+    holders = connection.execute(
+        "SELECT a.pid, a.usename, x.gid, coalesce(a.xact_start, x.prepared)"
+        " FROM pg_catalog.pg_locks l"
+        " LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid"
+        " LEFT JOIN pg_catalog.pg_prepared_xacts x ON l.pid IS NULL AND l.virtualtransaction = '-1/' || x.transaction"
+        " WHERE l.locktype = 'relation' AND l.granted AND l.relation = to_regclass('penstock.sweep_lock')"
+        " AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())"
+        " AND coalesce(a.xact_start, x.prepared) < clock_timestamp() - %s",
+        (_SWEEP_HELD,),
+    ).fetchall()
+    if not holders:
+        return "ok", "no transaction keeps others from sweeping"
+    [(pid, user, prepared, since), *_] = holders
+    who = f"pid {pid} of {user}" if prepared is None else f"the prepared transaction {prepared}"
+    how = f"pg_terminate_backend({pid})" if prepared is None else f"ROLLBACK PREPARED '{prepared}'"
+    return (
+        "fail",
+        f"no timer is served: {who} holds the lock of the sweep, in a transaction that is open since {_when(since)}",
+        f"commit it or end it with {how}; sweep in a transaction of its own",
     )
 
 

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, chain, pairwise, starmap
+from itertools import accumulate, chain, starmap
 from operator import sub
 from typing import Any
 
@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.engine.calls import Slices
 from penstock.engine.decoding import decode_headers, decode_key
-from penstock.engine.packing import Slice, ends_of
+from penstock.engine.packing import Slice, sound_ends, split
 from penstock.engine.runs import EPOCH
 from penstock.errors import MissingExtra
 
@@ -58,15 +58,41 @@ def record_batch(queue: str, partition: str, parts: Sequence[Slice]) -> Any:
 
 def values(kind: Any, columns: Sequence[tuple[bytes, bytes, int]], stops: Any, count: int) -> Any:
     """Join packed columns. Stored ends count from their segment's beginning; here they all count from one."""
+    buffers = _buffers(columns, stops, count)
+    if buffers is None:
+        buffers = _buffers([_repaired(*column) for column in columns], stops, count)
+    return pa.Array.from_buffers(kind, count, buffers)
+
+
+def _buffers(columns: Sequence[tuple[bytes, bytes, int]], stops: Any, count: int) -> list[Any] | None:
+    """Return the buffers of joined columns, or None if an end lies before another one or outside its column."""
     bodies = [column for column, _, _ in columns]
-    ends = b"".join([packed for _, packed, _ in columns])
+    begins = list(accumulate(map(len, bodies), initial=0))
+    ends = pa.Array.from_buffers(
+        pa.int32(), count, [None, pa.py_buffer(b"".join([packed for _, packed, _ in columns]))]
+    )
     if len(columns) > 1 or columns[0][2]:
-        begins = accumulate(map(len, bodies), initial=0)
         shifts = [begin - start for (_, _, start), begin in zip(columns, begins, strict=False)]
-        stored = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(ends)])
-        ends = pc.add(stored, spread(stops, pa.array(shifts, pa.int32()))).buffers()[1]
-    offsets = pa.py_buffer(b"\0\0\0\0" + memoryview(ends))
-    return pa.Array.from_buffers(kind, count, [None, offsets, pa.py_buffer(b"".join(bodies))])
+        ends = pc.add(ends, spread(stops, pa.array(shifts, pa.int32())))
+    offsets = pa.py_buffer(b"\0\0\0\0" + memoryview(ends.buffers()[1]))
+    buffers = [None, offsets, pa.py_buffer(b"".join(bodies))]
+    # Ends that never go back, and meet the columns' own, lie within them: whoever reads a buffer trusts them.
+    if len(columns) == 1:
+        meeting = memoryview(offsets).cast("i")[-1] == begins[1]
+    else:
+        meeting = ends.take(pc.subtract(stops, 1)).equals(pa.array(begins[1:], pa.int32()))
+    if not meeting:
+        return None
+    try:
+        pa.Array.from_buffers(pa.binary(), count, buffers).validate(full=True)
+    except pa.ArrowInvalid:
+        return None
+    return buffers
+
+
+def _repaired(column: bytes, packed: bytes, start: int) -> tuple[bytes, bytes, int]:
+    ends = sound_ends(packed, start, len(column))
+    return column[: ends[-1] - start], array("i", ends).tobytes(), start
 
 
 def payloads(parts: Sequence[Slice], stops: Any, count: int) -> Any:
@@ -98,7 +124,7 @@ def texts(
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        packed = chain.from_iterable(starmap(_split, filled))
+        packed = chain.from_iterable(starmap(split, filled))
         return pa.array([shown(text) for text in packed], pa.string())
     return pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.string()), texts)
 
@@ -111,10 +137,6 @@ def shown_headers(packed: bytes) -> str | None:
         return packed.decode()
     except UnicodeDecodeError:
         return msgspec.json.encode(decode_headers(packed)).decode()
-
-
-def _split(column: bytes, ends: bytes, start: int) -> list[bytes]:
-    return [column[low - start : high - start] for low, high in pairwise(chain((start,), ends_of(ends)))]
 
 
 def _offsets(parts: Sequence[Slice], count: int) -> Any:

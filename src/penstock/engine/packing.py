@@ -136,9 +136,8 @@ def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: 
     plain = part.keys is None and part.headers is None and part.run_counts is None
     if plain and len(part.ends) == _END:
         # What was pushed singly comes as many of these.
-        value = part.body[: int.from_bytes(part.ends, "little") - part.body_start]
         where = (part.base_offset, part.created_at, queue, partition, partition_id)
-        return [StoredMessage(value, *where, None, None, attempt)]
+        return [StoredMessage(part.body, *where, None, None, attempt)]
     values = _values(part)
     offsets = range(part.base_offset, part.base_offset + part.count)
     if plain:
@@ -160,7 +159,7 @@ def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: 
 
 
 def _keys(column: bytes, ends: bytes, start: int) -> list[str | None]:
-    packed = _split(column, ends, start)
+    packed = split(column, ends, start)
     with suppress(UnicodeDecodeError):
         if b"\0" not in column:
             return [key.decode() or None for key in packed]
@@ -168,7 +167,7 @@ def _keys(column: bytes, ends: bytes, start: int) -> list[str | None]:
 
 
 def _all_headers(column: bytes, ends: bytes, start: int) -> list[dict[str, str] | None]:
-    packed = _split(column, ends, start)
+    packed = split(column, ends, start)
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         if b"\\u0000" not in column:
             return [_headers_decoder.decode(text) if text else None for text in packed]
@@ -178,8 +177,8 @@ def _all_headers(column: bytes, ends: bytes, start: int) -> list[dict[str, str] 
 def _values(part: Slice) -> Sequence[bytes | None]:
     nulls_at = _END * part.count
     if len(part.ends) == nulls_at:
-        return _split(part.body, part.ends, part.body_start)
-    values = _split(part.body, part.ends[:nulls_at], part.body_start)
+        return split(part.body, part.ends, part.body_start)
+    values = split(part.body, part.ends[:nulls_at], part.body_start)
     return [None if null else value for value, null in zip(values, part.ends[nulls_at:], strict=True)]
 
 
@@ -192,8 +191,21 @@ def ends_of(packed: bytes) -> "array[int]":
     return ends
 
 
-def _split(column: bytes, packed_ends: bytes, start: int) -> list[bytes]:
-    ends = ends_of(packed_ends)
+def sound_ends(packed: bytes, start: int, size: int) -> list[int]:
+    """Read the packed ends of a column of so many bytes that begins at `start`, none before another or outside of it.
+
+    No push looks at each end. One that cannot be is moved to where it may be at the nearest, as `unpack` in SQL does.
+    """
+    ends = ends_of(packed).tolist()
+    if ends[0] < start or ends[-1] > start + size or sorted(ends) != ends:
+        last = start + size
+        return list(accumulate((min(max(end, start), last) for end in ends), max))
+    return ends
+
+
+def split(column: bytes, packed_ends: bytes, start: int) -> list[bytes]:
+    """Cut a packed column into its values."""
+    ends = sound_ends(packed_ends, start, len(column))
     if start:
         return [column[low - start : high - start] for low, high in pairwise(chain((start,), ends))]
     return [column[low:high] for low, high in pairwise(chain((0,), ends))]

@@ -1,7 +1,10 @@
 """A timer that fails holds up no other: it is put off, shown, and forgotten when it works again."""
 
 import logging
+from datetime import timedelta
+from uuid import UUID
 
+import psycopg
 import pytest
 from log.interleaving import mutate, push
 
@@ -19,15 +22,33 @@ SPOIL = (
 )
 # Whoever buries a message of partition "bad" fails, with an error that nothing can be done about.
 FAILING_BURY = (
-    "CREATE OR REPLACE FUNCTION penstock.bury(claim penstock.journal, failing bigint, error text, reason text)"
-    " RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
+    "CREATE OR REPLACE FUNCTION penstock.bury(claim penstock.journal, failing bigint, error text, reason text,"
+    " traceback text DEFAULT NULL) RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
     " IF EXISTS (SELECT 1 FROM penstock.partitions p WHERE p.partition_id = claim.partition_id AND p.name = 'bad')"
     " THEN RAISE EXCEPTION 'cannot be buried' USING ERRCODE = 'data_corrupted'; END IF; END $$"
 )
 
+# Whoever buries a message takes longer than the mutated sweeps have.
+SLOW_BURY = (
+    "CREATE OR REPLACE FUNCTION penstock.bury(claim penstock.journal, failing bigint, error text, reason text,"
+    " traceback text DEFAULT NULL) RETURNS void LANGUAGE sql AS $$"
+    " INSERT INTO penstock.dead_letters (queue_id, group_id, partition_id, message_offset, created_at, payload, reason,"
+    " attempts, first_error, last_error)"
+    " SELECT p.queue_id, claim.group_id, claim.partition_id, failing, clock_timestamp(), 'x', reason, 1, error, error"
+    " FROM penstock.partitions p, pg_sleep(0.06) WHERE p.partition_id = claim.partition_id $$"
+)
+MAINTAIN = "SELECT merged_segments, next_partition FROM penstock.maintain(min_segments => 2)"
+
 
 def spoil(sql: Connection, key: bytes, headers: bytes) -> None:
     sql.execute(SPOIL.encode(), (key, key, headers, headers))
+
+
+def held_by(sql: Connection) -> tuple[int, int, UUID]:
+    ((group, partition, lease),) = sql.execute(
+        "SELECT group_id, partition_id, lease_id FROM penstock.claims"
+    ).fetchall()
+    return group, partition, lease
 
 
 def retry_now(sql: Connection) -> None:
@@ -182,6 +203,191 @@ def test_doctor_shows_a_timer_that_fails(fresh: Connections) -> None:
     assert outcome == "fail"
     assert found.startswith("the timer of partition bad of group g of queue q since")
     assert "cannot be buried (XX001)" in found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_more_failing_timers_than_a_sweep_serves_hold_up_no_other(fresh: Connections, mode: str) -> None:
+    sql = fresh.open(autocommit=True)
+    create_group(sql, mode=mode, max_attempts=1)
+    for number in range(4):
+        push(sql, f"bad {number}")
+        must_pop(sql)
+    push(sql, "good")
+    must_pop(sql)
+    pass_time(sql)
+    sql.execute("SELECT penstock.push('q', ARRAY['later'::bytea], 'later', delay => 0)")
+    sql.execute(FAILING_BURY.replace("p.name = 'bad'", "p.name LIKE 'bad%'").encode())
+
+    for _ in range(4):
+        sql.execute("SELECT penstock.sweep(2)")
+
+    assert len(failing(sql)) == 4
+    assert sql.execute("SELECT count(*) FROM penstock.scheduled").fetchall() == [(0,)]
+    assert pop(sql, partition="later") is not None
+    ((left,),) = sql.execute("SELECT count(*) FROM penstock.list_claims('q') WHERE partition_name = 'good'").fetchall()
+    assert left == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("failing_as_a_whole", [False, True], ids=["together", "apart"])
+def test_a_sweep_ends_while_timers_take_long_and_the_next_one_goes_on(
+    fresh: Connections, mode: str, failing_as_a_whole: bool
+) -> None:
+    sql = fresh.open(autocommit=True)
+    create_group(sql, mode=mode, max_attempts=1)
+    for number in range(3):
+        push(sql, f"slow {number}")
+        must_pop(sql)
+    pass_time(sql)
+    sql.execute("SELECT penstock.push('q', ARRAY['later'::bytea], 'later', delay => 0)")
+    # What takes long takes longer than a sweep may.
+    sql.execute(SLOW_BURY)
+    short = ("interval '2 seconds';", "interval '50 milliseconds';")
+    broken = [("    woken := 0;", "    RAISE EXCEPTION 'out of order'; woken := 0;")] * failing_as_a_whole
+    mutate(sql, "sweep_together", short, *broken)
+    mutate(sql, "sweep_apart", short)
+
+    buried: list[tuple[int]] = []
+    for _ in range(3):
+        swept = sweep(sql)
+        assert swept is not None
+        assert swept.swept_to is None or len(buried) == 2
+        buried += sql.execute("SELECT count(*) FROM penstock.dead_letters").fetchall()
+
+    assert buried == [(1,), (2,), (3,)]
+    assert pop(sql, partition="later") is not None
+    assert violations(sql) == ({"timers_put_off": 1} if failing_as_a_whole else {})
+
+
+def test_timers_that_are_tried_again_end_while_they_take_long(fresh: Connections) -> None:
+    sql = fresh.open(autocommit=True)
+    create_group(sql, max_attempts=1)
+    for number in range(2):
+        push(sql, f"bad {number}")
+        must_pop(sql)
+    pass_time(sql)
+    sql.execute(FAILING_BURY.replace("p.name = 'bad'", "p.name LIKE 'bad%'").encode())
+    sweep(sql)
+    assert len(failing(sql)) == 2
+    sql.execute(SLOW_BURY)
+    mutate(sql, "retry_timers", ("interval '2 seconds';", "interval '50 milliseconds';"))
+    for left in (1, 0):
+        retry_now(sql)
+        sweep(sql)
+        assert len(failing(sql)) == left
+
+
+def test_a_claim_is_not_put_off_for_one_that_began_at_its_place_before(fresh: Connections) -> None:
+    sql = fresh.open(autocommit=True)
+    create_group(sql, mode="shared", max_attempts=1)
+    push(sql, "bad")
+    must_pop(sql)
+    pass_time(sql)
+    sql.execute(FAILING_BURY)
+    sweep(sql)
+    assert failing(sql) == [("claim", "bad", 1)]
+    sql.execute("UPDATE penstock.failing_timers SET retry_at = clock_timestamp() + interval '10 minutes'")
+    mutate(sql, "bury")
+    run(sql, group_calls.release(*held_by(sql), True))
+    must_pop(sql)
+
+    sweep(sql)
+    assert failing(sql) == []
+    pass_time(sql)
+    sweep(sql)
+    assert sql.execute("SELECT count(*) FROM penstock.dead_letters").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "sweep(NULL)",
+        "sweep(0)",
+        "sweep(since => NULL)",
+        "pop_claims('q', 'g', max_messages => NULL)",
+        "pop_claims('q', 'g', max_bytes => NULL)",
+        "pop_claims('q', 'g', max_partitions => NULL)",
+        "pop('q', 'g', max_messages => NULL)",
+        "maintain(NULL)",
+        "maintain(max_partitions => NULL)",
+        "maintain(max_partitions => 0)",
+        "maintain(max_seconds => NULL)",
+        "resync(max_partitions => NULL)",
+        "drop_archived('q', max_partitions => NULL)",
+    ],
+)
+def test_a_limit_of_null_is_refused(sql: Connection, call: str) -> None:
+    create_group(sql)
+    push(sql)
+    sql.execute("SET statement_timeout = '5s'")
+    with pytest.raises(psycopg.errors.InvalidParameterValue):
+        sql.execute(f"SELECT * FROM penstock.{call}".encode())
+    sql.execute("RESET statement_timeout")
+
+
+@pytest.mark.parametrize("function", ["merge_segments", "retain_partition", "sweep_stages"])
+def test_maintenance_that_fails_in_one_partition_goes_on_in_the_others(fresh: Connections, function: str) -> None:
+    sql = fresh.open(autocommit=True)
+    sql.execute("SELECT penstock.create_queue('q', '{\"retention_bytes\": 1000000}')")
+    for partition in ("before", "bad", "behind"):
+        for _ in range(4):
+            push(sql, partition)
+    condition = (
+        "true"
+        if function == "sweep_stages"
+        else ("EXISTS (SELECT 1 FROM penstock.partitions p WHERE p.partition_id = $1 AND p.name = 'bad')")
+    )
+    mutate(
+        sql,
+        function,
+        ("BEGIN\n", f"BEGIN IF {condition} THEN RAISE EXCEPTION 'broken' USING ERRCODE = 'data_corrupted'; END IF;\n"),
+    )
+
+    ((merged, left),) = sql.execute(MAINTAIN).fetchall()
+
+    where = None if function == "sweep_stages" else "bad"
+    assert (merged, left) == (9 if where is None else 6, None)
+    assert failing(sql) == [("maintenance", where, 1)]
+    outcome, found, *_ = group_checks.failing_timers(sql, False)
+    assert (outcome, found.startswith("the maintenance")) == ("fail", True)
+    # No sweep tries it, and none goes slower for it.
+    retry_now(sql)
+    sweep(sql)
+    assert failing(sql) == [("maintenance", where, 1)]
+
+    mutate(sql, function)
+    ((merged, left),) = sql.execute(MAINTAIN).fetchall()
+    assert (merged, left) == (0 if where is None else 3, None)
+    assert failing(sql) == []
+
+
+def test_a_partition_that_is_gone_is_not_shown_as_failing_maintenance(fresh: Connections) -> None:
+    sql = fresh.open(autocommit=True)
+    push(sql, "bad")
+    mutate(sql, "merge_segments", ("BEGIN\n", "BEGIN RAISE EXCEPTION 'broken';\n"))
+    sql.execute(MAINTAIN)
+    assert failing(sql) == [("maintenance", "bad", 1)]
+    sql.execute("SELECT penstock.delete_partition('q', 'bad')")
+    sql.execute(MAINTAIN)
+    assert failing(sql) == []
+
+
+def test_doctor_shows_who_keeps_others_from_sweeping(fresh: Connections, monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = fresh.open(autocommit=True)
+    left_open = fresh.open()
+    sweep(left_open)
+    # For a while, that is what a sweep at work looks like.
+    assert group_checks.held_sweep(sql, False)[0] == "ok"
+    monkeypatch.setattr(group_checks, "_SWEEP_HELD", timedelta(0))
+
+    outcome, found, *advice = group_checks.held_sweep(sql, False)
+
+    pid = left_open.info.backend_pid
+    assert outcome == "fail"
+    assert found.startswith(f"no timer is served: pid {pid} of ")
+    assert f"pg_terminate_backend({pid})" in advice[0]
+    left_open.commit()
+    assert group_checks.held_sweep(sql, False)[0] == "ok"
 
 
 def break_the_sweep(sql: Connection) -> None:

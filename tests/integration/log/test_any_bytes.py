@@ -1,5 +1,6 @@
 """Keys and headers are checked where they come in; readers show any bytes, since older versions stored them."""
 
+import struct
 from typing import Any
 
 import psycopg
@@ -217,13 +218,90 @@ def test_arrow_shows_any_bytes(sql: Connection, client: Client) -> None:
     assert table["headers"].to_pylist() == ['{"a": 1', '{"penstock-undecoded":"{\\"a\\":\\"\\\\377\\"}"}', None]
 
 
-def test_ends_that_go_back_are_read_as_empty(sql: Connection, client: Client) -> None:
-    push_segment(sql, [b"k"] * 3, None)
-    sql.execute("UPDATE penstock.segments SET ends = %s", (b"\2\0\0\0\1\0\0\0\3\0\0\0",))
-    assert [value for (value,) in sql.execute("SELECT payload FROM penstock.read('q', 'p')").fetchall()] == [
-        b"vv",
-        b"",
-        b"vv",
-    ]
-    assert len(sql.execute("SELECT payload FROM penstock.read('q', 'p', 1, 2)").fetchall()) == 1
-    assert len(client.read("q", "p")) == 3
+# Ends of segments that any producer can push, since only the last end is looked at; what their values are.
+BROKEN_ENDS = {
+    "over the end": ([2147483647, 3], b"vvv", [b"vvv", b""]),
+    "before the beginning": ([-5, 3], b"vvv", [b"", b"vvv"]),
+    "as far apart as can be": ([-2147483648, 2147483647, 3], b"vvv", [b"", b"vvv", b""]),
+    "back": ([2, 1, 3], b"abc", [b"ab", b"", b"c"]),
+    "back and over": ([2, 7, -1, 1, 3], b"abc", [b"ab", b"c", b"", b"", b""]),
+}
+PUSH_ENDS = "SELECT penstock.push_segment('q', %s, %s::integer, %b::bytea, %b::bytea)"
+
+
+def push_ends(sql: Connection, ends: list[int], body: bytes, partition: str = "p") -> None:
+    sql.execute(PUSH_ENDS.encode(), (partition, len(ends), body, struct.pack(f"<{len(ends)}i", *ends)))
+
+
+@pytest.mark.parametrize("name", BROKEN_ENDS)
+def test_broken_ends_are_read_the_same_by_sql_python_and_arrow(sql: Connection, client: Client, name: str) -> None:
+    ends, body, values = BROKEN_ENDS[name]
+    sql.execute("SELECT penstock.create_group('q', 'g')")
+    push_ends(sql, [3], b"new")
+    push_ends(sql, ends, body)
+    push_ends(sql, [3], b"old")
+    whole = [b"new", *values, b"old"]
+
+    assert [value for (value,) in sql.execute("SELECT payload FROM penstock.read('q', 'p')").fetchall()] == whole
+    assert sql.execute("SELECT payload FROM penstock.messages").fetchall() == [(value,) for value in whole]
+    assert [message.value for message in client.read("q", "p")] == whole
+    table = client.read_arrow("q", "p")
+    table.validate(full=True)
+    assert table["value"].to_pylist() == whole
+    assert sql.execute("SELECT payload FROM penstock.pop('q', 'g')").fetchall() == [(value,) for value in whole]
+
+
+@pytest.mark.parametrize("name", BROKEN_ENDS)
+def test_a_part_of_broken_ends_is_read_the_same_by_sql_python_and_arrow(
+    sql: Connection, client: Client, name: str
+) -> None:
+    ends, body, _ = BROKEN_ENDS[name]
+    push_ends(sql, ends, body)
+    for start in range(len(ends)):
+        for stop in range(start + 1, len(ends) + 1):
+            read = sql.execute("SELECT payload FROM penstock.read('q', 'p', %s, %s)", (start, stop)).fetchall()
+            assert len(read) == stop - start
+            assert [message.value for message in client.read("q", "p", start=start, stop=stop)] == [v for (v,) in read]
+            table = client.read_arrow("q", "p", start=start, stop=stop)
+            table.validate(full=True)
+            assert table["value"].to_pylist() == [value for (value,) in read]
+
+
+def test_broken_ends_of_keys_and_headers_are_read_the_same(sql: Connection, client: Client) -> None:
+    packed = struct.pack("<3i", 2147483647, -7, 9)
+    sql.execute(
+        "SELECT penstock.push_segment('q', 'p', 3, 'abc'::bytea, %b::bytea, 'good keys'::bytea, %b::bytea,"
+        " %b::bytea, %b::bytea)",
+        (ends(b"a", b"b", b"c"), packed, b'{"a":"b"}', packed),
+    )
+    shown = [("good keys", {"a": "b"}), (None, None), (None, None)]
+    assert sql.execute(READERS["read"].encode()).fetchall() == shown
+    assert [(message.key, message.headers) for message in client.read("q", "p")] == shown
+    table = client.read_arrow("q", "p")
+    table.validate(full=True)
+    assert table["key"].to_pylist() == ["good keys", None, None]
+    assert table["headers"].to_pylist() == ['{"a":"b"}', None, None]
+
+
+@pytest.mark.parametrize("name", BROKEN_ENDS)
+def test_broken_ends_are_merged_as_they_are_read(sql: Connection, name: str) -> None:
+    broken, body, values = BROKEN_ENDS[name]
+    push_ends(sql, [3], b"new")
+    push_ends(sql, broken, body)
+    for _ in range(2):
+        push_ends(sql, [3], b"old")
+    ((_, merged),) = sql.execute("SELECT visited, merged_segments FROM penstock.maintain(min_segments => 2)").fetchall()
+    assert merged == 3
+    whole = [b"new", *values, b"old", b"old"]
+    assert sql.execute("SELECT payload FROM penstock.read('q', 'p')").fetchall() == [(value,) for value in whole]
+
+
+@pytest.mark.parametrize("name", BROKEN_ENDS)
+def test_broken_ends_are_packed_anew_as_they_are_read(sql: Connection, name: str) -> None:
+    broken, body, values = BROKEN_ENDS[name]
+    packed = struct.pack(f"<{len(broken)}i", *broken)
+    ((kept, kept_body, *_),) = sql.execute(
+        "SELECT k.* FROM penstock.keep_messages(%s::integer, %b::bytea, %b::bytea, NULL, NULL, NULL, NULL, '{0}') k",
+        (len(broken), body, packed),
+    ).fetchall()
+    assert (kept, kept_body) == (len(values) - 1, b"".join(values[1:]))

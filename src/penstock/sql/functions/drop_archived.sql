@@ -26,6 +26,10 @@ DECLARE
     place   record;
     dropped record;
 BEGIN
+    IF (max_partitions > 0 AND after_partition >= 0) IS NOT TRUE THEN
+        RAISE EXCEPTION 'max_partitions must be a number above 0, and after_partition one that is not negative'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     dropped_segments := 0;
     dropped_messages := 0;
     FOR place IN

@@ -4,7 +4,7 @@
 --
 -- Parameters: a packed segment; dropped - the positions that go, from 0; null keeps it as it is.
 -- Returns: the segment, packed; of an emptied one the count is 0.
--- Calls: int32_at, int32_pack, null_flags. Tables: none.
+-- Calls: end_at, int32_pack, null_flags. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.keep_messages(
     INOUT count integer, INOUT body bytea, INOUT ends bytea, INOUT keys bytea, INOUT key_ends bytea,
     INOUT headers bytea, INOUT header_ends bytea, dropped integer[]
@@ -21,26 +21,31 @@ BEGIN
     IF dropped IS NULL THEN
         RETURN;
     END IF;
-    WITH message AS (
+    WITH stored AS (
+        -- As unpack: no end lies before the one before it.
+        SELECT
+            i,
+            max(penstock.end_at(keep_messages.ends, i, octet_length(all_values))) OVER upto AS value_to,
+            max(penstock.end_at(keep_messages.key_ends, i, octet_length(all_keys))) OVER upto AS key_to,
+            max(penstock.end_at(keep_messages.header_ends, i, octet_length(all_headers))) OVER upto AS header_to
+        FROM generate_series(-1, keep_messages.count - 1) i
+        WINDOW upto AS (ORDER BY i)
+    ), cut AS (
+        SELECT
+            s.*, lag(s.value_to) OVER before AS value_from, lag(s.key_to) OVER before AS key_from,
+            lag(s.header_to) OVER before AS header_from
+        FROM stored s
+        WINDOW before AS (ORDER BY s.i)
+    ), message AS (
         SELECT
             i AS position,
-            substring(
-                all_values FROM penstock.int32_at(keep_messages.ends, i - 1) + 1
-                FOR penstock.int32_at(keep_messages.ends, i) - penstock.int32_at(keep_messages.ends, i - 1)
-            ) AS value,
-            substring(
-                all_keys FROM penstock.int32_at(keep_messages.key_ends, i - 1) + 1
-                FOR penstock.int32_at(keep_messages.key_ends, i) - penstock.int32_at(keep_messages.key_ends, i - 1)
-            ) AS key,
-            substring(
-                all_headers FROM penstock.int32_at(keep_messages.header_ends, i - 1) + 1
-                FOR penstock.int32_at(keep_messages.header_ends, i)
-                    - penstock.int32_at(keep_messages.header_ends, i - 1)
-            ) AS header,
+            substring(all_values FROM value_from + 1 FOR value_to - value_from) AS value,
+            substring(all_keys FROM key_from + 1 FOR key_to - key_from) AS key,
+            substring(all_headers FROM header_from + 1 FOR header_to - header_from) AS header,
             coalesce(get_byte(nulls, i), 0) AS is_null
-        FROM generate_series(0, keep_messages.count - 1) i
+        FROM cut
         -- Not <> ALL, which would go through all of them for each.
-        WHERE NOT EXISTS (SELECT 1 FROM unnest(dropped) d WHERE d = i)
+        WHERE i >= 0 AND NOT EXISTS (SELECT 1 FROM unnest(dropped) d WHERE d = i)
     ), ended AS (
         SELECT
             m.*,

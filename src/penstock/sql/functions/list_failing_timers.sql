@@ -2,7 +2,8 @@
 --
 -- The timers that failed and were put off, the first to fail first.
 --
--- Returns: a row per timer: what it is (see serve_timer), its queue, group, partition and place as far as it has them, since
+-- Returns: a row per timer: what it is (see serve_timer; 'maintenance' is that of a partition, which is tried with every
+-- pass, 'sweep' the sweep as a whole), its queue, group, partition and place as far as it has them, since
 -- when it fails and how often it did, when it is tried again, and the error.
 -- Calls: nothing. Tables: failing_timers, consumer_groups, partitions, queues (read).
 CREATE OR REPLACE FUNCTION penstock.list_failing_timers()

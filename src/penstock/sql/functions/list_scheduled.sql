@@ -6,7 +6,7 @@
 -- Parameters: queue_name and partition_name - null for all; after_due and after_id - the last row of the page before;
 -- max_rows - how many.
 -- Returns: a row per segment that waits; preview is the beginning of its first message, null where its value is.
--- Calls: find_queue, find_partition, int32_at, null_flags. Tables: scheduled, queues, partitions (read).
+-- Calls: find_queue, find_partition, end_at, null_flags. Tables: scheduled, queues, partitions (read).
 CREATE OR REPLACE FUNCTION penstock.list_scheduled(
     queue_name     text        DEFAULT NULL,
     partition_name text        DEFAULT NULL,
@@ -37,7 +37,7 @@ BEGIN
     SELECT
         s.scheduled_id, q.name, p.name, s.due_at, s.created_at, s.count, s.bytes,
         CASE WHEN get_byte(penstock.null_flags(s.count, s.ends), 0) = 1 THEN NULL
-             ELSE substring(s.body FROM 1 FOR least(penstock.int32_at(s.ends, 0), 100)) END
+             ELSE substring(s.body FROM 1 FOR least(penstock.end_at(s.ends, 0, s.bytes), 100)) END
     FROM (
         SELECT * FROM penstock.scheduled s
         WHERE (wanted_queue IS NULL OR s.queue_id = wanted_queue)

@@ -8,7 +8,7 @@
 -- Parameters: min_segments - fewer are not worth it; since - up to when this was called before until there was nothing
 -- to do: what is older, and lies below what cannot be merged, is not looked at again.
 -- Returns: how many segments became one; 0 when there is nothing to do.
--- Calls: int32_at, int32_pack, null_flags. Tables: segments (lock, update, delete).
+-- Calls: end_at, int32_pack, null_flags. Tables: segments (lock, update, delete).
 CREATE OR REPLACE FUNCTION penstock.merge_segments(
     partition_id bigint, min_segments integer DEFAULT 64, since timestamptz DEFAULT '-infinity'
 )
@@ -111,12 +111,16 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT
             string_agg(penstock.int32_pack(
-                (penstock.int32_at(s.ends, i) + coalesce(s.value_shift, 0))::integer), '' ORDER BY i) AS ends,
+                (penstock.end_at(s.ends, i, octet_length(s.value)) + coalesce(s.value_shift, 0))::integer), ''
+                ORDER BY i
+            ) AS ends,
             string_agg(penstock.int32_pack(
-                (coalesce(penstock.int32_at(s.key_ends, i), 0) + coalesce(s.key_shift, 0))::integer), '' ORDER BY i
+                (coalesce(penstock.end_at(s.key_ends, i, octet_length(s.keys)), 0) + coalesce(s.key_shift, 0))::integer), ''
+                ORDER BY i
             ) AS key_ends,
             string_agg(penstock.int32_pack(
-                (coalesce(penstock.int32_at(s.header_ends, i), 0) + coalesce(s.header_shift, 0))::integer), ''
+                (coalesce(penstock.end_at(s.header_ends, i, octet_length(s.headers)), 0)
+                    + coalesce(s.header_shift, 0))::integer), ''
                 ORDER BY i
             ) AS header_ends
         FROM generate_series(0, s.count - 1) i

@@ -56,7 +56,8 @@ DECLARE
     taken    integer;
     vain     integer := 0;
 BEGIN
-    IF max_messages < 1 OR max_partitions < 1 OR max_bytes < 1 OR lease_time <= 0 THEN
+    -- A lease_time of null is the group's; of the others each must be a number, or there would be no end.
+    IF (max_messages > 0 AND max_partitions > 0 AND max_bytes > 0) IS NOT TRUE OR lease_time <= 0 THEN
         RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;

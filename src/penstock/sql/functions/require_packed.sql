@@ -24,7 +24,7 @@ AS $$
 DECLARE
     most_bytes constant bigint := 67108864;
     bytes      bigint;
-    longest    integer;
+    longest    bigint;
 BEGIN
     IF count IS NULL OR count < 1 OR count > 1000000 THEN
         RAISE EXCEPTION 'a segment must have 1 to 1000000 messages and this one has %', coalesce(count, 0)
@@ -47,7 +47,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF octet_length(body) > allowed THEN
-        SELECT max(penstock.int32_at(ends, i) - penstock.int32_at(ends, i - 1)) INTO longest
+        SELECT max(penstock.int32_at(ends, i)::bigint - penstock.int32_at(ends, i - 1)) INTO longest
         FROM generate_series(0, count - 1) i;
         IF longest > allowed THEN
             RAISE EXCEPTION 'a message of % bytes is over the limit of queue "%", which is % bytes',

@@ -20,8 +20,8 @@ DECLARE
     packed      bytea;
 BEGIN
     FOR i IN 0 .. count - 1 LOOP
-        key_to := penstock.int32_at(key_ends, i);
-        header_to := penstock.int32_at(header_ends, i);
+        key_to := least(greatest(penstock.int32_at(key_ends, i), key_from), octet_length(keys));
+        header_to := least(greatest(penstock.int32_at(header_ends, i), header_from), octet_length(headers));
         IF key_to > key_from THEN
             packed := substring(keys FROM key_from + 1 FOR key_to - key_from);
             IF penstock.decoded_key(packed) IS NULL THEN

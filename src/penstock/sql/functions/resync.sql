@@ -25,6 +25,10 @@ DECLARE
     span   record;
     given  bigint;
 BEGIN
+    IF (max_partitions > 0 AND after_partition >= 0) IS NOT TRUE THEN
+        RAISE EXCEPTION 'max_partitions must be a number above 0, and after_partition one that is not negative'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM penstock.require_read_committed('resync');
     visited := 0;
     repaired := 0;

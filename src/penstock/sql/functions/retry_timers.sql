@@ -1,7 +1,7 @@
 -- penstock.retry_timers(max_rows)
 --
 -- Tries timers that failed again when their time has come, each in a subtransaction, and forgets those that work again or
--- are gone.
+-- are gone. What failed is gone, too, when another claim begins at the same place. No more are tried after two seconds.
 --
 -- Parameters: max_rows - how many to try.
 -- Returns: how many were served.
@@ -13,6 +13,7 @@ AS $$
 DECLARE
     timer  record;
     served integer := 0;
+    until  timestamptz := clock_timestamp() + interval '2 seconds';
 BEGIN
     DELETE FROM penstock.failing_timers f
     WHERE CASE f.kind
@@ -22,6 +23,7 @@ BEGIN
         WHEN 'claim' THEN NOT EXISTS (
             SELECT 1 FROM penstock.claims c
             WHERE c.group_id = f.group_id AND c.partition_id = f.partition_id AND c.lo = f.place
+              AND c.claimed_at <= f.since
         )
         WHEN 'doorbell' THEN NOT EXISTS (
             SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = f.partition_id AND d.base_offset = f.place
@@ -34,7 +36,7 @@ BEGIN
     END;
     FOR timer IN
         SELECT f.kind, f.group_id, f.partition_id, f.place FROM penstock.failing_timers f
-        WHERE f.retry_at <= clock_timestamp() AND f.kind <> 'sweep'
+        WHERE f.retry_at <= clock_timestamp() AND f.kind NOT IN ('sweep', 'maintenance')
         ORDER BY f.retry_at
         LIMIT max_rows
     LOOP
@@ -44,6 +46,7 @@ BEGIN
               AND f.place = timer.place;
             served := served + 1;
         END IF;
+        EXIT WHEN clock_timestamp() > until;
     END LOOP;
     RETURN served;
 END

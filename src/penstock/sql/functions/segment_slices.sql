@@ -46,16 +46,17 @@ AS $$
             greatest(segment_slices.start_offset - s.base_offset, 0)::integer AS lo,
             least(segment_slices.stop_offset - s.base_offset, s.count)::integer AS hi,
             segment_slices.start_offset <= s.base_offset
-            AND segment_slices.stop_offset >= s.base_offset + s.count AS whole
+            AND segment_slices.stop_offset >= s.base_offset + s.count AS whole,
+            octet_length(coalesce(s.body, s.body_compressed)) AS body_bytes
     ) cut
     CROSS JOIN LATERAL (
         SELECT
-            CASE WHEN cut.whole THEN 0 ELSE penstock.end_at(s.ends, cut.lo - 1) END AS body_lo,
-            CASE WHEN NOT cut.whole THEN penstock.end_at(s.ends, cut.hi - 1) END AS body_hi,
-            CASE WHEN cut.whole THEN 0 ELSE penstock.end_at(s.key_ends, cut.lo - 1) END AS key_lo,
-            CASE WHEN NOT cut.whole THEN penstock.end_at(s.key_ends, cut.hi - 1) END AS key_hi,
-            CASE WHEN cut.whole THEN 0 ELSE penstock.end_at(s.header_ends, cut.lo - 1) END AS header_lo,
-            CASE WHEN NOT cut.whole THEN penstock.end_at(s.header_ends, cut.hi - 1) END AS header_hi
+            CASE WHEN cut.whole THEN 0 ELSE penstock.end_at(s.ends, cut.lo - 1, cut.body_bytes) END AS body_lo,
+            CASE WHEN NOT cut.whole THEN penstock.end_at(s.ends, cut.hi - 1, cut.body_bytes) END AS body_hi,
+            CASE WHEN cut.whole THEN 0 ELSE penstock.end_at(s.key_ends, cut.lo - 1, octet_length(s.keys)) END AS key_lo,
+            CASE WHEN NOT cut.whole THEN penstock.end_at(s.key_ends, cut.hi - 1, octet_length(s.keys)) END AS key_hi,
+            CASE WHEN cut.whole THEN 0 ELSE penstock.end_at(s.header_ends, cut.lo - 1, octet_length(s.headers)) END AS header_lo,
+            CASE WHEN NOT cut.whole THEN penstock.end_at(s.header_ends, cut.hi - 1, octet_length(s.headers)) END AS header_hi
     ) at
     -- Runs are cut, too, since there may be thousands: whoever takes one message gets one time. A run holds a message or
     -- more, so as many runs as messages are enough.

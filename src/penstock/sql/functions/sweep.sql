@@ -10,7 +10,7 @@
 -- the other. One that fails is put off, longer each time (failing_timers); list_failing_timers shows it, and `penstock
 -- doctor` does.
 --
--- Parameters: max_rows - how many timers to serve; since - timers that were due before are left alone. Served timers
+-- Parameters: max_rows - how many timers to serve, at most, in the two seconds or so that it takes at most; since - timers that were due before are left alone. Served timers
 -- leave dead index entries behind, which nothing removes while somebody holds a transaction open; whoever sweeps often
 -- begins where the last sweep says, and every few seconds at the beginning, for what was locked or committed late.
 -- Returns: what was done; when the next timer is due, if that is within ten seconds; and where the next sweep may
@@ -32,6 +32,9 @@ DECLARE
     state   text;
     apart   record;
 BEGIN
+    IF (max_rows > 0) IS NOT TRUE OR since IS NULL THEN
+        RAISE EXCEPTION 'max_rows must be above 0, and since must not be null' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     BEGIN
         -- A table that only the owner can lock, in a mode that conflicts with itself alone and leaves no trace.
         LOCK TABLE penstock.sweep_lock IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
@@ -39,7 +42,7 @@ BEGIN
         RETURN;
     END;
     PERFORM penstock.require_read_committed('sweep');
-    passing := EXISTS (SELECT 1 FROM penstock.failing_timers);
+    passing := EXISTS (SELECT 1 FROM penstock.failing_timers f WHERE f.kind <> 'maintenance');
     BEGIN
         SELECT t.* INTO woken, trimmed, enrolled, next_due, swept_to
         FROM penstock.sweep_together(max_rows, since, passing) t;
@@ -65,7 +68,9 @@ BEGIN
         woken := woken + penstock.retry_timers(max_rows);
     END IF;
     IF passing OR problem IS NOT NULL THEN
-        next_due := least(next_due, (SELECT min(f.retry_at) FROM penstock.failing_timers f WHERE f.kind <> 'sweep'));
+        next_due := least(next_due, (
+            SELECT min(f.retry_at) FROM penstock.failing_timers f WHERE f.kind NOT IN ('sweep', 'maintenance')
+        ));
     END IF;
     RETURN NEXT;
 END

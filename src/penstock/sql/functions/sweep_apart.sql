@@ -1,7 +1,8 @@
 -- penstock.sweep_apart(max_rows, since)
 --
 -- Serves the timers that are due one after the other, each in a subtransaction, so that one that fails holds up no other. The
--- sweep does this when it has failed as a whole; the caller holds its lock.
+-- sweep does this when it has failed as a whole; the caller holds its lock. Like that one it takes no new timers after two
+-- seconds, except one of each kind.
 --
 -- Parameters: those of sweep; max_rows - of each kind of timer.
 -- Returns: how many were served, and how many failed.
@@ -15,6 +16,8 @@ DECLARE
     now_here timestamptz := clock_timestamp();
     timer    record;
     served   boolean;
+    until    timestamptz := now_here + interval '2 seconds';
+    last     text;
 BEGIN
     woken := 0;
     failed := 0;
@@ -25,7 +28,7 @@ BEGIN
             WHERE j.due_at > since AND j.due_at <= now_here AND NOT EXISTS (
                 SELECT 1 FROM penstock.journal n
                 WHERE n.group_id = j.group_id AND n.partition_id = j.partition_id AND n.version > j.version
-            )
+            ) AND NOT penstock.is_put_off('journal', j.group_id, j.partition_id, j.version)
             ORDER BY j.due_at
             LIMIT max_rows
         ) j
@@ -34,6 +37,7 @@ BEGIN
             SELECT 'claim', c.group_id, c.partition_id, c.lo
             FROM penstock.claims c
             WHERE c.due_at > since AND c.due_at <= now_here
+              AND NOT penstock.is_put_off('claim', c.group_id, c.partition_id, c.lo)
             ORDER BY c.due_at
             LIMIT max_rows
         ) c
@@ -41,21 +45,25 @@ BEGIN
         SELECT * FROM (
             SELECT 'doorbell', 0, d.partition_id, d.base_offset
             FROM penstock.doorbells d
+            WHERE NOT penstock.is_put_off('doorbell', 0, d.partition_id, d.base_offset)
             ORDER BY d.partition_id, d.base_offset
             LIMIT max_rows
         ) d
         UNION ALL
-        SELECT 'enrolment', g.group_id, 0, 0 FROM penstock.consumer_groups g WHERE g.enrolled_to IS NOT NULL
+        SELECT 'enrolment', g.group_id, 0, 0 FROM penstock.consumer_groups g
+        WHERE g.enrolled_to IS NOT NULL AND NOT penstock.is_put_off('enrolment', g.group_id, 0, 0)
         UNION ALL
         SELECT * FROM (
             SELECT 'scheduled', 0, s.partition_id, s.scheduled_id
             FROM penstock.scheduled s
             WHERE s.due_at > since AND s.due_at <= now_here
+              AND NOT penstock.is_put_off('scheduled', 0, s.partition_id, s.scheduled_id)
             ORDER BY s.due_at, s.scheduled_id
             LIMIT max_rows
         ) s
     LOOP
-        CONTINUE WHEN penstock.is_put_off(timer.kind, timer.group_id, timer.partition_id, timer.place);
+        CONTINUE WHEN timer.kind = last AND clock_timestamp() > until;
+        last := timer.kind;
         served := penstock.try_timer(timer.kind, timer.group_id, timer.partition_id, timer.place);
         woken := woken + coalesce(served, false)::integer;
         failed := failed + (served IS NULL)::integer;

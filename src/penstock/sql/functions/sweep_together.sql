@@ -2,6 +2,9 @@
 --
 -- The sweep's work, all of it as one: what fails, fails for all. The caller holds the sweep's lock.
 --
+-- A timer may take seconds: to bury a message of hundreds of megabytes does. After two seconds it ends with one more of each
+-- kind, so that what was done is committed before the caller loses patience; the next sweep goes on from there.
+--
 -- Parameters: max_rows and since as in sweep; passing - whether to look which timers were put off, and to pass them over.
 -- Returns: as sweep.
 -- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions, publish_scheduled.
@@ -14,11 +17,13 @@ LANGUAGE plpgsql
 AS $$
 DECLARE
     now_here timestamptz := clock_timestamp();
+    until    timestamptz := now_here + interval '2 seconds';
     -- Settled claims leave dead entries in what is to come, too: not further than this.
     soon     timestamptz := now_here + interval '10 seconds';
     timer    record;
     held     penstock.claims;
     visited  integer;
+    ended    boolean := true;
     after_due timestamptz := since;
 BEGIN
     woken := 0;
@@ -60,11 +65,14 @@ BEGIN
             IF penstock.sweep_timer(timer.group_id, timer.partition_id, timer.version, timer.state) THEN
                 woken := woken + 1;
             END IF;
+            ended := clock_timestamp() < until;
+            EXIT WHEN NOT ended;
         END LOOP;
-        IF visited < max_rows THEN
+        IF visited < max_rows AND ended THEN
             -- What is being written now with an earlier time, or is locked, has these two seconds to become visible.
             swept_to := now_here - interval '2 seconds';
         END IF;
+        EXIT WHEN NOT ended;
         EXIT WHEN visited < max_rows OR woken + trimmed >= max_rows;
         after_due := timer.due_at;
     END LOOP;
@@ -79,21 +87,19 @@ BEGIN
         IF penstock.sweep_timer(timer.group_id, timer.partition_id, timer.version, 'p') THEN
             woken := woken + 1;
         END IF;
+        EXIT WHEN clock_timestamp() > until;
     END LOOP;
     visited := 0;
     FOR held IN
-        DELETE FROM penstock.claims c
-        USING (
-            SELECT c.ctid FROM penstock.claims c
-            WHERE c.due_at > since AND c.due_at <= now_here
-              AND NOT (passing AND penstock.is_put_off('claim', c.group_id, c.partition_id, c.lo))
-            ORDER BY c.due_at
-            LIMIT max_rows
-            FOR UPDATE SKIP LOCKED
-        ) due
-        WHERE c.ctid = due.ctid
-        RETURNING c.*
+        SELECT c.* FROM penstock.claims c
+        WHERE c.due_at > since AND c.due_at <= now_here
+          AND NOT (passing AND penstock.is_put_off('claim', c.group_id, c.partition_id, c.lo))
+        ORDER BY c.due_at
+        LIMIT max_rows
+        FOR UPDATE SKIP LOCKED
     LOOP
+        DELETE FROM penstock.claims c
+        WHERE c.group_id = held.group_id AND c.partition_id = held.partition_id AND c.lo = held.lo;
         IF held.lease_id IS NULL THEN
             PERFORM penstock.offer_range(held, held.lo, held.hi, held.attempt, held.first_error, held.last_error);
         ELSE
@@ -101,8 +107,10 @@ BEGIN
         END IF;
         woken := woken + 1;
         visited := visited + 1;
+        ended := clock_timestamp() < until;
+        EXIT WHEN NOT ended;
     END LOOP;
-    IF visited >= max_rows THEN
+    IF visited >= max_rows OR NOT ended THEN
         swept_to := NULL;
     END IF;
     FOR timer IN
@@ -116,6 +124,7 @@ BEGIN
         DELETE FROM penstock.doorbells d
         WHERE d.partition_id = timer.partition_id AND d.base_offset = timer.base_offset;
         woken := woken + 1;
+        EXIT WHEN clock_timestamp() > until;
     END LOOP;
     FOR timer IN
         SELECT g.group_id FROM penstock.consumer_groups g

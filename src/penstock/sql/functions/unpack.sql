@@ -4,7 +4,8 @@
 -- by themselves.
 --
 -- It takes any bytes. A key that is no text is shown in PostgreSQL's escape format, as encode(key, 'escape') writes it.
--- Headers that are not a JSON object of strings are shown so too, as the one header penstock-undecoded.
+-- Headers that are not a JSON object of strings are shown so too, as the one header penstock-undecoded. An end that lies
+-- before the one before it, or outside the column, is moved to where it may be at the nearest: its value is empty or cut.
 --
 -- Parameters: the columns of a slice, and the partition it belongs to.
 -- Returns: a row per message.
@@ -30,10 +31,13 @@ DECLARE
     nulls       bytea := CASE WHEN octet_length(ends) > 4 * count THEN substring(ends FROM 4 * count + 1) END;
     value_from  integer := body_start;
     value_to    integer;
+    value_most  integer := body_start + octet_length(all_values);
     key_from    integer := key_start;
     key_to      integer;
+    key_most    integer := key_start + octet_length(all_keys);
     header_from integer := header_start;
     header_to   integer;
+    header_most integer := header_start + octet_length(all_headers);
     -- Likewise; and walked, because to look a time up takes as long as there are runs.
     counts      integer[] := run_counts;
     times       timestamptz[] := run_times;
@@ -52,12 +56,12 @@ BEGIN
                     run_to := run_to + counts[run];
                     message_time := times[run];
                 END LOOP;
-                value_to := penstock.int32_at(ends, i);
-                key_to := penstock.int32_at(key_ends, i);
-                header_to := penstock.int32_at(header_ends, i);
+                value_to := least(greatest(penstock.int32_at(ends, i), value_from), value_most);
+                key_to := least(greatest(penstock.int32_at(key_ends, i), key_from), key_most);
+                header_to := least(greatest(penstock.int32_at(header_ends, i), header_from), header_most);
                 message_offset := base_offset + i;
                 payload := CASE WHEN nulls IS NULL OR get_byte(nulls, i) = 0 THEN
-                    substring(all_values FROM value_from - body_start + 1 FOR greatest(value_to - value_from, 0)) END;
+                    substring(all_values FROM value_from - body_start + 1 FOR value_to - value_from) END;
                 message_key := NULL;
                 IF key_to > key_from THEN
                     packed := substring(all_keys FROM key_from - key_start + 1 FOR key_to - key_from);
