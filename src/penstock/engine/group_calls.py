@@ -69,14 +69,14 @@ class GroupInfo(msgspec.Struct, frozen=True):
 
 
 class ClaimInfo(msgspec.Struct, frozen=True):
-    """A claim that is held now."""
+    """A claim that is held now. Whoever knows the lease id can settle it: only admins are told."""
 
     queue: str
     group: str
     partition: str
     group_id: int
     partition_id: int
-    lease_id: UUID
+    lease_id: UUID | None
     consumer: str | None
     attempt: int
     start: int
