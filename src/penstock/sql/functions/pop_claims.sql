@@ -56,8 +56,9 @@ DECLARE
     taken    integer;
     vain     integer := 0;
 BEGIN
-    IF max_messages < 1 OR max_partitions < 1 OR max_bytes < 1 OR lease_time <= 0 THEN
-        RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0'
+    IF max_messages < 1 OR max_partitions < 1 OR max_bytes < 1 OR lease_time <= 0 OR lease_time > 604800
+    THEN
+        RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0, and lease_time at most 604800'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
