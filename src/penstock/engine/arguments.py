@@ -3,6 +3,7 @@
 import math
 import threading
 from datetime import timedelta
+from fractions import Fraction
 from numbers import Real
 from typing import TypeVar, overload
 from uuid import UUID
@@ -82,7 +83,7 @@ def _number_of_seconds(given: object) -> float | None:
     try:
         number = float(length)
     except OverflowError:
-        number = math.inf if math.floor(length) >= 0 else -math.inf
+        number = -math.inf if isinstance(length, int | Fraction) and length < 0 else math.inf
     return None if math.isnan(number) else number
 
 
