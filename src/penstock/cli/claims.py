@@ -8,7 +8,7 @@ import click
 from penstock.cli import output
 from penstock.cli.groups import group_option
 from penstock.cli.options import Command, Given, confirm, json_option, yes_option
-from penstock.errors import NotFound
+from penstock.errors import NotFound, SetupError
 
 if TYPE_CHECKING:
     from penstock.engine.client import Client
@@ -38,8 +38,9 @@ def claims(given: Given, queue: str | None, group: str | None, lease: UUID | Non
     """List the claims that are held, or release one.
 
     Prints queue, group, partition, the first offset and the one after the last, attempt, consumer, since when, until
-    when, and lease id. With --release the messages are delivered again at once, and whoever held them cannot
-    acknowledge them any more; asks first, and exits with 3 if there is no such claim.
+    when, and lease id, which only admins are told. With --release, for admins, the messages are delivered again at
+    once, and whoever held them cannot acknowledge them any more; asks first, and exits with 3 if there is no such
+    claim.
     """
     if lease is not None:
         confirm(f"take claim {lease} from its holder", yes)
@@ -95,7 +96,12 @@ def _list(client: "Client", queue: str | None, group: str | None, as_json: bool)
 def _release(client: "Client", queue: str | None, group: str | None, lease: UUID, as_json: bool) -> None:
     import msgspec
 
-    found = [claim for claim in client.claims(queue, group) if claim.lease_id == lease]
+    held = client.claims(queue, group)
+    if held and held[0].lease_id is None:
+        raise SetupError(
+            "only an admin takes a claim from its holder, and is told lease ids: `penstock grant admin USER`"
+        )
+    found = [claim for claim in held if claim.lease_id == lease]
     # What is left of a shared claim may be in several pieces, which go together.
     if not found or not client.release_claim(found[0]):
         raise NotFound(f"there is no claim {lease}; `penstock claims` lists those that are held")

@@ -1,6 +1,10 @@
 """What callers may give instead of a text or a number: a `timedelta` for seconds, a number or a UUID for a name."""
 
+import math
+import threading
 from datetime import timedelta
+from fractions import Fraction
+from numbers import Real
 from typing import TypeVar, overload
 from uuid import UUID
 
@@ -10,7 +14,11 @@ Seconds = float | timedelta
 Name = str | int | UUID
 
 T = TypeVar("T")
-_NAMES = (int, UUID)
+# As the server has them: a lease is as long as the setting lease_time may be, a delay as long as that of a push.
+_LONGEST_LEASE = 7 * 86_400
+_LONGEST_DELAY = 3_155_760_000
+# Half of what a lock can be waited for, so that what is added to it on the way stays within that.
+_FOR_EVER = threading.TIMEOUT_MAX / 2
 
 
 def seconds(given: T | timedelta) -> T | float:
@@ -23,11 +31,60 @@ def positive(name: str, given: Seconds) -> float: ...
 @overload
 def positive(name: str, given: Seconds | None) -> float | None: ...
 def positive(name: str, given: Seconds | None) -> float | None:
-    """Return a length of time in seconds; refuse one that is not above 0."""
-    length = seconds(given)
-    if length is not None and not (isinstance(length, int | float) and length > 0):
+    """Return a time limit in seconds; refuse one that is not above 0. No limit is a very long one."""
+    if given is None:
+        return None
+    length = _number_of_seconds(given)
+    if length is None or length <= 0:
         raise InvalidInput(f"{name} is {given!r} but must be more than 0 seconds")
+    return min(length, _FOR_EVER)
+
+
+@overload
+def patience(name: str, given: Seconds) -> float: ...
+@overload
+def patience(name: str, given: Seconds | None) -> float | None: ...
+def patience(name: str, given: Seconds | None) -> float | None:
+    """Return how long to wait, in seconds: not at all below 0, and infinity is a very long time."""
+    if given is None:
+        return None
+    length = _number_of_seconds(given)
+    if length is None:
+        raise InvalidInput(f"{name} is {given!r} but must be a number of seconds")
+    return min(max(length, 0.0), _FOR_EVER)
+
+
+def lease_time(given: Seconds | None) -> float | None:
+    """Return the length of a lease in seconds; None for the group's."""
+    if given is None:
+        return None
+    length = _number_of_seconds(given)
+    if length is None or not 0 < length <= _LONGEST_LEASE:
+        raise InvalidInput(f"lease is {given!r} but must be more than 0 and at most {_LONGEST_LEASE} seconds")
     return length
+
+
+def delay_time(given: Seconds | None) -> float | None:
+    """Return a delay in seconds; None for none of its own."""
+    if given is None:
+        return None
+    length = _number_of_seconds(given)
+    if length is None or not 0 <= length <= _LONGEST_DELAY:
+        raise InvalidInput(f"delay is {given!r} but must be a number of seconds from 0 to {_LONGEST_DELAY}")
+    return length
+
+
+def _number_of_seconds(given: object) -> float | None:
+    """Return a length of time that may be infinite; None for what is no number."""
+    length = seconds(given)
+    # Real: the numbers of numpy are, and Decimal is not.
+    if isinstance(length, bool) or not isinstance(length, Real):
+        return None
+    try:
+        number = float(length)
+    except OverflowError:
+        number = -math.inf if isinstance(length, int | Fraction) and length < 0 else math.inf
+    return None if math.isnan(number) else number
 
 
 def as_text(given: T | int | UUID) -> T | str:
@@ -35,6 +92,11 @@ def as_text(given: T | int | UUID) -> T | str:
     # The commonest first, as every push comes here.
     if given is None or type(given) is str:
         return given
-    if isinstance(given, _NAMES) and not isinstance(given, bool):
+    # The value of a member of an Enum and not its name, which is what str and psycopg would take.
+    if isinstance(given, str):
+        return str.__str__(given)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return int.__repr__(given)
+    if isinstance(given, UUID):
         return str(given)
     return given  # type: ignore[return-value]

@@ -12,7 +12,7 @@ from uuid import UUID
 from penstock import settings as settings_module
 from penstock.engine import calls, foreign, option_calls, pushes, savepoints
 from penstock.engine.address import redact
-from penstock.engine.arguments import Name, Seconds, seconds
+from penstock.engine.arguments import Name, Seconds, patience
 from penstock.engine.async_consumer import AsyncConsumer
 from penstock.engine.async_operating import AsyncOperator
 from penstock.engine.batch import AsyncRun
@@ -245,7 +245,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         idle_timeout: Seconds | None = None,
     ) -> AsyncIterator[StoredMessage]:
         """Yield the last messages of a queue, then new ones as they come."""
-        tail = Tail(queue, last, seconds(idle_timeout))
+        tail = Tail(queue, last, patience("idle_timeout", idle_timeout))
         while True:
             for place, start, stop in tail.changes(await self.partitions(queue, partition)):
                 tail.add(await self.read(*place, start, stop))

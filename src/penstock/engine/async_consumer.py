@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 from penstock.engine import bells, forks, group_calls, hints
-from penstock.engine.arguments import Name, Seconds, as_text, positive, seconds
+from penstock.engine.arguments import Name, Seconds, as_text, lease_time, patience, positive
 from penstock.engine.async_workers import AsyncCrew
 from penstock.engine.batch import AsyncBatch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.batcher import Batcher, M, R, Work
 from penstock.engine.calls import Call, Place, group_names
-from penstock.engine.consumer import make_consumer_id, patience, sweep_failed
+from penstock.engine.consumer import make_consumer_id, sweep_failed, wait_for_each
 from penstock.engine.counters import Counters
 from penstock.engine.database import AsyncDatabase
 from penstock.engine.flushes import Pops, Settlings, Sweeps
@@ -111,9 +111,9 @@ class AsyncConsumer:
         **options: Any,
     ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
-        give_up = positive("give_up_after", give_up_after)
+        give_up, lease = positive("give_up_after", give_up_after), lease_time(lease)
         hook = None if on_error is None else AsyncHook(on_error)
-        options["wait"] = patience(idle_timeout, **options)
+        options["wait"] = wait_for_each(idle_timeout, **options)
         owner = self.consumer_id
         outage = Outage(f"pop from {queue} for {group}", give_up)
 
@@ -215,7 +215,7 @@ class AsyncConsumer:
         batch: int | None = None,
         partitions: int | None = None,
     ) -> AsyncBatch | None:
-        partition, lease, wait = as_text(partition), seconds(lease), seconds(wait)
+        partition, lease, wait = as_text(partition), lease_time(lease), patience("wait", wait)
         group_names(queue, group, partition)
         await self._subscribe(queue, group, mode, subscription)
         request = PopRequest(

@@ -15,7 +15,7 @@ from uuid import UUID
 from penstock import settings as settings_module
 from penstock.engine import calls, foreign, option_calls, pushes, savepoints
 from penstock.engine.address import redact
-from penstock.engine.arguments import Name, Seconds, seconds
+from penstock.engine.arguments import Name, Seconds, patience
 from penstock.engine.batch import Run
 from penstock.engine.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
 from penstock.engine.consumer import Consumer
@@ -266,7 +266,7 @@ class Client(Consumer, Operator):
         Without `follow` it ends after the last ones; with `idle_timeout`, when nothing came for so many seconds. It
         polls: a poll costs one query that visits the queue's partitions.
         """
-        tail = Tail(queue, last, seconds(idle_timeout))
+        tail = Tail(queue, last, patience("idle_timeout", idle_timeout))
         while True:
             for place, start, stop in tail.changes(self.partitions(queue, partition)):
                 tail.add(self.read(*place, start, stop))

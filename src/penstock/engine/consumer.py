@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from penstock.engine import bells, forks, group_calls, hints
-from penstock.engine.arguments import Name, Seconds, as_text, positive, seconds
+from penstock.engine.arguments import Name, Seconds, as_text, lease_time, patience, positive
 from penstock.engine.batch import Batch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.calls import Call, Place, group_names
@@ -123,9 +123,9 @@ class Consumer:
         batch is settled through an outage for as long as its lease lasts; then its messages are delivered again.
         `on_error` is called with a batch and the exception that its `with` block raised, before it is failed.
         """
-        give_up = positive("give_up_after", give_up_after)
+        give_up, lease = positive("give_up_after", give_up_after), lease_time(lease)
         hook = None if on_error is None else Handler(on_error, "on_error")
-        options["wait"] = patience(idle_timeout, **options)
+        options["wait"] = wait_for_each(idle_timeout, **options)
         owner = self.consumer_id
         outage = Outage(f"pop from {queue} for {group}", give_up)
 
@@ -222,7 +222,7 @@ class Consumer:
         batch: int | None = None,
         partitions: int | None = None,
     ) -> Batch | None:
-        partition, lease, wait = as_text(partition), seconds(lease), seconds(wait)
+        partition, lease, wait = as_text(partition), lease_time(lease), patience("wait", wait)
         group_names(queue, group, partition)
         self._subscribe(queue, group, mode, subscription)
         request = PopRequest(
@@ -382,9 +382,10 @@ def sweep_failed(error: PenstockError) -> None:
     _log.warning("a sweep failed, and is tried again: %s", error)
 
 
-def patience(idle_timeout: Seconds | None, wait: Seconds = 0.0, **options: Any) -> float:
+def wait_for_each(idle_timeout: Seconds | None, wait: Seconds = 0.0, **options: Any) -> float:
     """Return how long `consume` waits for each batch."""
-    return float("inf") if idle_timeout is None else max(seconds(wait), seconds(idle_timeout))
+    least, idle = patience("wait", wait), patience("idle_timeout", idle_timeout)
+    return float("inf") if idle is None else max(least, idle)
 
 
 def make_consumer_id() -> str:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.engine.arguments import Name, Seconds, as_text, seconds
+from penstock.engine.arguments import Name, Seconds, as_text, delay_time, lease_time
 from penstock.engine.calls import Call, Row, encode_config, group_names, names, nothing, scalar, select_slices, slice_of
 from penstock.engine.messages import StoredMessage
 from penstock.engine.packing import unpack
@@ -69,14 +69,14 @@ class GroupInfo(msgspec.Struct, frozen=True):
 
 
 class ClaimInfo(msgspec.Struct, frozen=True):
-    """A claim that is held now."""
+    """A claim that is held now. Whoever knows the lease id can settle it: only admins are told."""
 
     queue: str
     group: str
     partition: str
     group_id: int
     partition_id: int
-    lease_id: UUID
+    lease_id: UUID | None
     consumer: str | None
     attempt: int
     start: int
@@ -212,7 +212,7 @@ def pop(
             "pop_claims(%s::text, %s::text, %s::text, %s::integer, %s::bigint, %s::integer, %s::float8, %s::text, "
             "%s::boolean, %s::bigint[])"
         ),
-        (queue, group, partition, max_messages, max_bytes, max_partitions, seconds(lease), consumer, auto_ack, lows),
+        (queue, group, partition, max_messages, max_bytes, max_partitions, lease_time(lease), consumer, auto_ack, lows),
         lambda rows: claims_of(queue, rows),
         hot=True,
     )
@@ -286,7 +286,7 @@ def nack(
         return outcome
 
     texts = [None if text is None else storable(text) for text in (error, reason, traceback)]
-    arguments = (claim.group_id, claim.partition_id, claim.lease_id, offset, *texts[:2], seconds(delay), texts[2])
+    arguments = (claim.group_id, claim.partition_id, claim.lease_id, offset, *texts[:2], delay_time(delay), texts[2])
     if claim.shared:
         return Call(
             "SELECT penstock.nack_range(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8, "
@@ -304,7 +304,7 @@ def nack(
 
 def renew(claims: Sequence[Claim], lease: Seconds | None) -> Settling:
     """Give claims of one group a new deadline; raises LeaseLost for those whose lease is not live."""
-    lease = seconds(lease)
+    lease = lease_time(lease)
 
     def parse(rows: Sequence[Row]) -> None:
         for claim, until in zip(claims, rows[0][0], strict=True):

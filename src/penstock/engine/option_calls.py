@@ -4,7 +4,6 @@ A plain push never comes here. A push whose messages are to come later, or carry
 engine, with a longer answer; what waits there can be listed and cancelled.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -12,15 +11,13 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.engine.arguments import Name, Seconds, as_text, seconds
+from penstock.engine.arguments import Name, Seconds, as_text, delay_time
 from penstock.engine.calls import Call, Place, Row, names, segment_arrays, whole
 from penstock.engine.ids import message_id, milliseconds
 from penstock.engine.messages import Duplicate, PushResult, Scheduled
 from penstock.engine.packing import Segment
 from penstock.engine.producers import Stamp
 from penstock.errors import InvalidInput
-
-_LONGEST = 3_155_760_000
 
 
 class Due(NamedTuple):
@@ -59,15 +56,11 @@ class ScheduledInfo(msgspec.Struct, frozen=True):
 
 def due(delay: Seconds | None, at: datetime | None) -> Due | None:
     """Return when a push is due; None for one that is not delayed."""
-    delay = seconds(delay)
+    delay = delay_time(delay)
     if delay is None and at is None:
         return None
     if delay is not None and at is not None:
         raise InvalidInput("give delay or at, and not both")
-    if delay is not None and (
-        isinstance(delay, bool) or not isinstance(delay, int | float) or math.isnan(delay) or not 0 <= delay <= _LONGEST
-    ):
-        raise InvalidInput(f"delay is {delay!r} but must be a number of seconds from 0 to {_LONGEST}")
     if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
         raise InvalidInput(f"{at!r} is not a datetime with a time zone; say datetime(…, tzinfo=UTC)")
     return Due(delay, at)

@@ -167,3 +167,18 @@ def test_of_a_range_that_failed_several_take_one_message_each(sql: Connection) -
         left.append(seen(claim))
         ack(sql, claim)
     assert sorted(left) == [([1], 2), ([3], 2), ([4], 2), ([5], 2)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_claim_that_is_given_back_after_its_lease_ended_counts_as_an_attempt(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode, max_attempts=2, backoff_initial=0)
+    push_some(sql, 1)
+    attempts = []
+    while claim := pop(sql):
+        attempts.append(claim.attempt)
+        pass_time(sql)
+        assert not run(sql, group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, claim.shared))
+        assert len(attempts) < 5
+        sweep(sql)
+    assert attempts == [1, 2]
+    assert sql.execute(LETTERS.encode()).fetchall() == [(0, 2)]

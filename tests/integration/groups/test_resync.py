@@ -9,7 +9,20 @@ from databases import Connection, Connections
 from penstock import Client
 from penstock.engine import group_calls
 
-from .steps import MODES, ack, create_group, drain, must_pop, offsets, pop, push_some, push_to_many, run, violations
+from .steps import (
+    MODES,
+    ack,
+    create_group,
+    drain,
+    must_pop,
+    nack,
+    offsets,
+    pop,
+    push_some,
+    push_to_many,
+    run,
+    violations,
+)
 
 IDLE_WITH_WORK = "UPDATE penstock.journal SET committed = 0, claimed_to = 0 WHERE state = 'i'"
 PLACES_LOST = "DELETE FROM penstock.ready"
@@ -17,6 +30,7 @@ PLACES_OF_NOBODY = (
     "INSERT INTO penstock.ready (group_id, priority, seq, partition_id)"
     " SELECT group_id, 0, 5000000 + partition_id, partition_id FROM penstock.consumer_groups, penstock.partitions"
 )
+LEVEL_LOST = "UPDATE penstock.ready SET priority = 77"
 ALL_LOST = "DELETE FROM penstock.journal"
 
 
@@ -32,9 +46,10 @@ def resync(connection: Connection) -> int:
         ([IDLE_WITH_WORK], "work_not_in_line"),
         ([PLACES_LOST], "ready_without_place"),
         ([PLACES_OF_NOBODY], "places_of_nobody"),
+        ([LEVEL_LOST], "places_at_unknown_priority"),
         ([ALL_LOST, PLACES_LOST], "work_not_taken_up"),
     ],
-    ids=["idle with work", "places lost", "places of nobody", "all lost"],
+    ids=["idle with work", "places lost", "places of nobody", "level lost", "all lost"],
 )
 def test_resync_repairs_what_verify_finds_and_then_finds_nothing_more_to_do(
     sql: Connection, mode: str, damage: list[str], found: str
@@ -52,6 +67,21 @@ def test_resync_repairs_what_verify_finds_and_then_finds_nothing_more_to_do(
     came = drain(sql)
     assert offsets(came) == [0, 1, 2]
     assert violations(sql) == {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_resync_gives_a_queue_the_priorities_of_its_partitions_and_of_ranges_back(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode)
+    sql.execute("SELECT penstock.configure_partition('q', 'p', 7)")
+    push_some(sql, 30)
+    claim = must_pop(sql, most=3)
+    assert nack(sql, claim) == "retry"
+    sql.execute("UPDATE penstock.queues SET priorities = '{0}'")
+    assert set(violations(sql)) == {"places_at_unknown_priority"}
+    assert pop(sql) is None
+    resync(sql)
+    assert violations(sql) == {}
+    assert sorted(offsets(drain(sql))) == list(range(30))
 
 
 def test_resync_sets_the_sequence_past_the_places_that_were_given(sql: Connection) -> None:

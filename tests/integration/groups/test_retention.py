@@ -88,6 +88,23 @@ def test_a_group_from_now_on_keeps_nothing_of_before(keeping: Client, sql: Conne
     assert floor(keeping) == 3
 
 
+def test_a_group_from_now_on_keeps_what_came_since_though_it_was_not_told_yet(keeping: Client, sql: Connection) -> None:
+    push_segments(sql, 3)
+    keeping.create_group("q", "g", subscription="new")
+    while keeping.groups("q")[0].enrolling:
+        sweep(sql)
+    # Who cannot see the state of groups leaves it to the sweep to wake them.
+    with sql.transaction():
+        sql.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        push(sql)
+    age(sql)
+    sql.execute("UPDATE penstock.consumer_groups SET created_at = created_at - interval '1 year'")
+    assert keeping.lag("q", "g") == 1
+    assert floor(keeping) == 3
+    assert offsets(drain(sql)) == [3]
+    assert floor(keeping) == 4
+
+
 def test_a_group_from_a_time_keeps_nothing_of_before_it(keeping: Client, sql: Connection) -> None:
     push_segments(sql, 3)
     age(sql)

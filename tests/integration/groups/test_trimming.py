@@ -33,6 +33,12 @@ def purge_before_the_pop(sql: Connection) -> None:
     assert pop(sql) is None
 
 
+def seek_there_and_back(sql: Connection) -> None:
+    push(sql)
+    for end in ("earliest", "latest", "earliest"):
+        sql.execute("SELECT penstock.seek_partitions('q', 'g', to_end => %s)", (end,))
+
+
 # Claims of an ordered group are history until their lease would have ended: there it is the sweep that trims.
 UNSWEPT = [
     (work_that_counts_at_once, "ordered"),
@@ -41,6 +47,8 @@ UNSWEPT = [
     (work_beside_a_backlog, "shared"),
     (work_that_counts_at_once, "shared"),
     (purge_before_the_pop, "shared"),
+    (seek_there_and_back, "ordered"),
+    (seek_there_and_back, "shared"),
 ]
 
 
@@ -58,7 +66,9 @@ def rows_after(sql: Connection, do: Callable[[Connection], None], mode: str, swe
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("do", [work, work_beside_a_backlog, work_that_counts_at_once, purge_before_the_pop])
+@pytest.mark.parametrize(
+    "do", [work, work_beside_a_backlog, work_that_counts_at_once, purge_before_the_pop, seek_there_and_back]
+)
 def test_the_journal_does_not_grow_with_the_rounds_of(
     sql: Connection, do: Callable[[Connection], None], mode: str
 ) -> None:

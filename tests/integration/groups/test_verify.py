@@ -66,7 +66,26 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
         [f"UPDATE penstock.segments SET ends = substr(ends, 5) WHERE {SEGMENT} 10"],
         {"segments_of_wrong_shape"},
     ),
+    (
+        "a message ends after the last one",
+        [f"UPDATE penstock.segments SET ends = '\\x63000000' || substr(ends, 5) WHERE {SEGMENT} 10"],
+        {"segments_of_wrong_shape"},
+    ),
+    (
+        "a segment lost a part of its values",
+        [
+            "UPDATE penstock.segments SET body = substr(body, 1, 1), body_compressed = substr(body_compressed, 1, 1)"
+            f" WHERE {SEGMENT} 10"
+        ],
+        {"segments_of_wrong_shape"},
+    ),
+    (
+        "a segment has keys and not where they end",
+        [f"UPDATE penstock.segments SET keys = 'x' WHERE {SEGMENT} 10"],
+        {"segments_of_wrong_shape"},
+    ),
     ("a segment is missing", [f"DELETE FROM penstock.segments WHERE {SEGMENT} 10"], {"gaps"}),
+    ("the first segment is missing", [f"DELETE FROM penstock.segments WHERE {SEGMENT} 0"], {"gaps"}),
     (
         "a segment begins before the last one ends",
         [f"UPDATE penstock.segments SET base_offset = 19 WHERE {SEGMENT} 20"],
@@ -130,6 +149,21 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
         "a claim has no deadline",
         [f"UPDATE penstock.journal SET due_at = NULL WHERE {of('held')}"],
         {"journal_rows_out_of_order"},
+    ),
+    (
+        "a claim never ends",
+        [f"UPDATE penstock.journal SET due_at = 'infinity' WHERE {of('held')}"],
+        {"journal_rows_out_of_order"},
+    ),
+    (
+        "a position is before the first message",
+        [f"UPDATE penstock.journal SET committed = -1 WHERE {of('ready')}"],
+        {"journal_rows_out_of_order"},
+    ),
+    (
+        "a place in line is where nobody looks",
+        ["UPDATE penstock.ready SET priority = 77"],
+        {"places_at_unknown_priority"},
     ),
     (
         "a journal is of no group",
@@ -312,6 +346,22 @@ def test_verify_finds_nothing_in_attempts_of_the_time_before_a_limit_was_lowered
     run(sql, group_calls.configure_group("q", "g", {"max_attempts": 2}))
     assert violations(sql) == {}
     must_pop(sql)
+    assert violations(sql) == {}
+    # A restore writes all rows anew, in any order.
+    sql.execute("UPDATE penstock.segments SET count = count")
+    assert violations(sql) == {}
+
+
+def test_verify_finds_nothing_in_a_partition_whose_first_messages_were_dropped(sql: Connection) -> None:
+    for isolation in ("READ COMMITTED", "REPEATABLE READ"):
+        with sql.transaction():
+            sql.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}".encode())
+            push(sql, isolation)
+        for _ in range(3):
+            push(sql, isolation)
+        sql.execute("SELECT penstock.purge('q', %s)", (isolation,))
+        push(sql, isolation)
+        sql.execute("SELECT penstock.purge('q', %s)", (isolation,))
     assert violations(sql) == {}
 
 

@@ -162,6 +162,12 @@ def test_a_consumer_reads_nothing_that_is_staged(as_user: Open, admin: Connectio
         for query in (
             "SELECT * FROM generate_series(1, 9) s, penstock.read_ranges(ARRAY[-s::bigint], '{0}', '{9}')",
             "SELECT * FROM generate_series(1, 9) s, penstock.plan_ranges(ARRAY[-s::bigint], '{0}', '{9}')",
+            "SELECT * FROM generate_series(1, 9) s, penstock.backlog_by_time(ARRAY[-s::bigint], '{0}', '{9}', 9, 9) b"
+            " WHERE b.range_positions IS NOT NULL",
+            "SELECT * FROM generate_series(1, 9) s, penstock.spend_bytes(ARRAY[-s::bigint], '{0}', '{9}', 9) b"
+            " WHERE b.bytes > 0",
+            "SELECT * FROM generate_series(1, 9) s, penstock.offsets_at(ARRAY[-s::bigint], 'infinity') b"
+            " WHERE b <> '{0}'",
         ):
             assert tx.connection.execute(query).fetchall() == []
 
@@ -175,18 +181,35 @@ def test_only_an_admin_takes_a_claim_from_whoever_holds_it(penstock_dsn: str, as
         assert batch is not None
         (claim,) = owner.claims("q")
         consumer = as_user("consumer")
-        query = "SELECT penstock.release_claim(%s, %s, NULL)"
-        if mode == "ordered":
+        for query in ("SELECT penstock.release_claim(%s, %s, NULL)", "SELECT penstock.release_range(%s, %s, NULL)"):
             with pytest.raises(errors.InsufficientPrivilege), consumer.transaction() as tx:
                 tx.connection.execute(query, (claim.group_id, claim.partition_id))
-        with consumer.transaction() as tx:
-            released = tx.connection.execute(
-                "SELECT penstock.release_range(%s, %s, NULL)", (claim.group_id, claim.partition_id)
-            )
-            assert released.fetchall() == [(False,)]
+        (seen,) = consumer.claims("q")
+        with pytest.raises(SetupError, match="only an admin takes a claim"):
+            consumer.release_claim(seen)
         assert len(owner.claims("q")) == 1
         assert as_user("admin").release_claim(claim)
         assert owner.claims("q") == []
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+def test_only_admins_are_told_lease_ids_as_whoever_knows_one_can_settle_the_claim(
+    penstock_dsn: str, as_user: Open, mode: str
+) -> None:
+    with Client(penstock_dsn) as owner:
+        owner.create_group("q", "g", mode=mode)
+        owner.push("q", 1)
+        batch = owner.pop("q", "g")
+        assert batch is not None
+
+        def told(client: Client) -> set[bool]:
+            claims = {claim.lease_id is not None for claim in client.claims("q")}
+            # A claim of a shared group is not in its journal.
+            steps = {step.lease_id is not None for step in client.history("q", "g", "0") if step.state == "claimed"}
+            return claims | steps
+
+        assert told(as_user("consumer")) == {False}
+        assert told(as_user("admin")) == told(owner) == {True}
 
 
 def test_a_consumer_releases_its_own_claim(penstock_dsn: str, as_user: Open) -> None:
@@ -216,11 +239,23 @@ def test_a_producer_does_not_retire_the_run_of_another_ones_query(as_user: Open)
             answer = tx.connection.execute("SELECT * FROM penstock.publish_stages('w', %s, 0, '{}', '{}')", (run,))
             return answer.fetchall()
 
+    def stage(client: Client, run: str) -> None:
+        with client.transaction() as tx:
+            tx.connection.execute(
+                "SELECT penstock.stage_segments(1, 0, '{q}', '{p}', '{1}', %s, '\\x01000000')", (run[:1].encode(),)
+            )
+
+    def abort(client: Client, run: str) -> None:
+        with client.transaction() as tx:
+            tx.connection.execute("SELECT penstock.abort_stages('w', %s, '{1}')", (run,))
+
     begin(mine, "first")
-    for attempt in (begin, publish):
+    for attempt in (begin, publish, stage, abort):
         for run in ("first", "second"):
             with pytest.raises(errors.InsufficientPrivilege, match="is written by user"):
                 attempt(other, run)
+    stage(mine, "first")
+    abort(mine, "first")
     assert publish(mine, "first")[0][0] == "published"
     begin(admin, "third")
 

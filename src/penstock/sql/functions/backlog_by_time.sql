@@ -100,6 +100,8 @@ AS $$
             ) t
             WHERE t.hi > r.start AND t.lo < r.stop
         ) x
+        -- What is staged lies below 0, and is nobody's to ask about.
+        WHERE r.partition_id > 0
         GROUP BY r.position, x.second
         ORDER BY r.position, x.second
     ) p

@@ -22,7 +22,9 @@ BEGIN
     IF problem IS NOT NULL THEN
         RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    UPDATE penstock.consumer_groups g SET config = wanted WHERE g.group_id = target;
+    UPDATE penstock.consumer_groups g
+    SET config = wanted, limited_at = CASE WHEN changes ? 'max_attempts' THEN clock_timestamp() ELSE g.limited_at END
+    WHERE g.group_id = target;
     IF changes ?| ARRAY['delay', 'quiet_period', 'window_buffer'] THEN
         PERFORM penstock.end_waits(ARRAY[target]);
     END IF;

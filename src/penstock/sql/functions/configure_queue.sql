@@ -20,7 +20,8 @@ BEGIN
     INSERT INTO penstock.queues (name) VALUES (queue_name) ON CONFLICT DO NOTHING;
     UPDATE penstock.queues q
     SET config = penstock.checked_config(q.config, changes),
-        description = coalesce(configure_queue.description, q.description)
+        description = coalesce(configure_queue.description, q.description),
+        limited_at = CASE WHEN changes ? 'max_attempts' THEN clock_timestamp() ELSE q.limited_at END
     WHERE q.name = queue_name
     RETURNING q.settings INTO effective;
     IF changes ?| ARRAY['delay', 'quiet_period', 'window_buffer'] THEN

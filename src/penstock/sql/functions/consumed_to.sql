@@ -11,9 +11,11 @@ LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(min(CASE
         WHEN j.committed IS NOT NULL THEN j.committed
-        -- Not taken up yet: a group that wants what was there before it has read nothing of that.
+        -- Not taken up yet: nothing is read of what the group wants, which is what `lag` counts.
         WHEN g.subscription = 'all' THEN 0
-        WHEN g.subscription = 'time' THEN penstock.offset_at(p.partition_id, g.from_time)
+        ELSE penstock.offset_at(
+            p.partition_id, CASE WHEN g.subscription = 'new' THEN g.created_at ELSE g.from_time END
+        )
     END), 9223372036854775807)
     FROM penstock.partitions p
     JOIN penstock.consumer_groups g ON g.queue_id = p.queue_id AND (p.lane_of IS NULL OR p.lane_of = g.group_id)

@@ -3,8 +3,8 @@
 -- Keeps copies of messages that are to become dead letters and are only in the archive.
 --
 -- Parameters: stage - its id; the others - the messages, as parallel arrays; headers as JSON.
--- Returns: how many were copied.
--- Calls: nothing. Tables: staged_dead_letters (update).
+-- Returns: how many were copied; raises insufficient_privilege when the stage is another user's.
+-- Calls: require_own_writer. Tables: stages (read), staged_dead_letters (update).
 CREATE OR REPLACE FUNCTION penstock.copy_letters(
     stage bigint, partition_ids bigint[], offsets bigint[], payloads bytea[], keys text[], headers text[],
     times timestamptz[]
@@ -23,6 +23,7 @@ BEGIN
         RAISE EXCEPTION 'partition_ids, offsets, payloads, keys, headers and times must be of one length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    PERFORM penstock.require_own_writer((SELECT s.writer FROM penstock.stages s WHERE s.stage_id = stage));
     UPDATE penstock.staged_dead_letters d
     SET payload = m.payload, key = m.key, headers = m.headers::jsonb, created_at = m.created_at
     FROM unnest(partition_ids, offsets, payloads, keys, copy_letters.headers, times)

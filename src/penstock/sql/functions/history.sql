@@ -4,8 +4,8 @@
 -- lease time of the claims in it; the sweep trims what is older.
 --
 -- Parameters: the names; max_rows - how many at most.
--- Returns: a row per transition.
--- Calls: find_group, find_partition. Tables: journal (read).
+-- Returns: a row per transition. Whoever knows a lease_id can settle the claim, so it is null for all but admins.
+-- Calls: is_admin, find_group, find_partition. Tables: journal (read).
 CREATE OR REPLACE FUNCTION penstock.history(
     queue_name text, group_name text, partition_name text, max_rows integer DEFAULT 100
 )
@@ -21,11 +21,12 @@ DECLARE
     -- Looked up before and not within the query, where an empty table would keep it from being asked at all.
     reader integer := penstock.find_group(queue_name, group_name);
     target bigint := penstock.find_partition(queue_name, partition_name);
+    admin  boolean := penstock.is_admin();
 BEGIN
     RETURN QUERY
     SELECT
         j.version, j.at, penstock.state_name(j.state), j.committed, j.claimed_to, j.skipped,
-        j.attempt, j.due_at, j.lease_id, j.consumer, j.last_error
+        j.attempt, j.due_at, CASE WHEN admin THEN j.lease_id END, j.consumer, j.last_error
     FROM penstock.journal j
     WHERE j.group_id = reader AND j.partition_id = target
     ORDER BY j.version DESC

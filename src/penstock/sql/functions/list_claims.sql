@@ -3,8 +3,9 @@
 -- The claims that are held now: by whom, since when it was handed out, and until when.
 --
 -- Parameters: null for all queues, or all groups.
--- Returns: a row per claim, the one that ends first at the front.
--- Calls: nothing. Tables: queues, consumer_groups, partitions, journal, claims (read).
+-- Returns: a row per claim, the one that ends first at the front. Whoever knows a lease_id can settle the claim, so it is
+-- null for all but admins.
+-- Calls: is_admin. Tables: queues, consumer_groups, partitions, journal, claims (read).
 CREATE OR REPLACE FUNCTION penstock.list_claims(queue_name text DEFAULT NULL, group_name text DEFAULT NULL)
 RETURNS TABLE (
     queue text, consumer_group text, partition_name text, group_id integer, partition_id bigint,
@@ -15,7 +16,8 @@ LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT
-        q.name, g.name, p.name, j.group_id, j.partition_id, j.lease_id, j.consumer, j.attempt,
+        q.name, g.name, p.name, j.group_id, j.partition_id,
+        CASE WHEN (SELECT penstock.is_admin()) THEN j.lease_id END, j.consumer, j.attempt,
         j.committed, j.claimed_to,
         coalesce(j.claimed_at, j.at), j.due_at, false
     FROM penstock.journal j
@@ -31,7 +33,8 @@ AS $$
       )
     UNION ALL
     SELECT
-        q.name, g.name, p.name, c.group_id, c.partition_id, c.lease_id, c.consumer, c.attempt,
+        q.name, g.name, p.name, c.group_id, c.partition_id,
+        CASE WHEN (SELECT penstock.is_admin()) THEN c.lease_id END, c.consumer, c.attempt,
         c.lo, c.hi, c.claimed_at, c.due_at, true
     FROM penstock.claims c
     JOIN penstock.consumer_groups g ON g.group_id = c.group_id

@@ -41,8 +41,9 @@ BEGIN
             failed_offset, claim.committed, claim.claimed_to - 1
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF wait < 0 THEN
-        RAISE EXCEPTION 'the delay must not be negative' USING ERRCODE = 'invalid_parameter_value';
+    IF wait NOT BETWEEN 0 AND 3155760000 THEN
+        RAISE EXCEPTION 'wait is % but must be from 0 to 3155760000 seconds', wait
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
     RETURN CASE
         WHEN penstock.fail_claim(claim, failed_offset, error, coalesce(reason, error, 'nack'), wait, traceback)

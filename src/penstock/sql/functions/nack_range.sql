@@ -31,8 +31,9 @@ DECLARE
 BEGIN
     PERFORM penstock.require_read_committed('nack');
     PERFORM penstock.use_lock_timeout();
-    IF wait < 0 THEN
-        RAISE EXCEPTION 'the delay must not be negative' USING ERRCODE = 'invalid_parameter_value';
+    IF wait NOT BETWEEN 0 AND 3155760000 THEN
+        RAISE EXCEPTION 'wait is % but must be from 0 to 3155760000 seconds', wait
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
     -- Locked before it is looked at: what was acknowledged of the claim cannot fail any more.
     PERFORM penstock.lock_leases(ARRAY[group_id], ARRAY[partition_id], ARRAY[lease_id]);

@@ -10,6 +10,9 @@ RETURNS bigint[]
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT array_agg(penstock.offset_at(w.partition_id, moment) ORDER BY w.position)
+    -- What is staged lies below 0, and is nobody's to ask about.
+    SELECT array_agg(
+        CASE WHEN w.partition_id > 0 THEN penstock.offset_at(w.partition_id, moment) ELSE 0 END ORDER BY w.position
+    )
     FROM unnest(partition_ids) WITH ORDINALITY w (partition_id, position)
 $$;

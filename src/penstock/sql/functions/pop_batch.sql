@@ -58,7 +58,8 @@ BEGIN
         WHEN r.id IS NULL THEN format('request %s has no request_id', r.position)
         WHEN r.queue IS NULL THEN format('request "%s" has no queue_name', r.id)
         WHEN r.size < 1 THEN format('request "%s": batch_size is %s but must be above 0', r.id, r.size)
-        WHEN r.lease < 0 THEN format('request "%s": lease_time_seconds is %s but must not be negative', r.id, r.lease)
+        WHEN r.lease < 0 OR r.lease > 604800
+            THEN format('request "%s": lease_time_seconds is %s but must be from 0 to 604800', r.id, r.lease)
         WHEN count(*) OVER (PARTITION BY r.id) > 1 THEN format('two requests have the request_id "%s"', r.id)
     END AS said
     INTO problem

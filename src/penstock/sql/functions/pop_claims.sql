@@ -57,8 +57,8 @@ DECLARE
     vain     integer := 0;
 BEGIN
     -- A lease_time of null is the group's; of the others each must be a number, or there would be no end.
-    IF (max_messages > 0 AND max_partitions > 0 AND max_bytes > 0) IS NOT TRUE OR lease_time <= 0 THEN
-        RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0'
+    IF (max_messages > 0 AND max_partitions > 0 AND max_bytes > 0) IS NOT TRUE OR lease_time <= 0 OR lease_time > 604800 THEN
+        RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0, and lease_time at most 604800'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN

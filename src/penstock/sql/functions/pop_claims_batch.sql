@@ -71,9 +71,9 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF (1 <= ALL (max_messages) AND 1 <= ALL (max_bytes) AND 1 <= ALL (max_partitions)) IS NOT TRUE
-       OR 0 >= ANY (lease_times)
+       OR 0 >= ANY (lease_times) OR 604800 < ANY (lease_times)
     THEN
-        RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0'
+        RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0, and lease_time at most 604800'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM penstock.require_read_committed('pop');

@@ -20,8 +20,9 @@ AS $$
 DECLARE
     renewed timestamptz[];
 BEGIN
-    IF lease_time <= 0 THEN
-        RAISE EXCEPTION 'lease_time must be above 0' USING ERRCODE = 'invalid_parameter_value';
+    IF lease_time <= 0 OR lease_time > 604800 THEN
+        RAISE EXCEPTION 'lease_time is % but must be above 0 and at most 604800 seconds', lease_time
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM penstock.require_read_committed('renew');
     PERFORM penstock.use_lock_timeout();

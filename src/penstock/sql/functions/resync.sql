@@ -1,13 +1,14 @@
 -- penstock.resync(after_partition, max_partitions)
 --
 -- Repairs readiness, after a restore or logical replication that did not run penstock's functions: every partition with
--- work is put in line, every place in line that no journal knows is removed. Harmless at any time, under load too, and
+-- work is put in line, every place in line that no journal knows is removed, and those at a priority at which nobody looks
+-- are moved to their partition's. Harmless at any time, under load too, and
 -- as often as you like. Call it again with the returned position until that is null.
 --
 -- Parameters: after_partition - where the last call ended; max_partitions - how many to visit.
 -- Returns: what was repaired, and where to go on.
 -- Calls: partition_span, append_state, wake_partitions. Tables: consumer_groups, partitions (lock), queues, journal,
--- scheduled (read), ready (delete).
+-- scheduled (read), queues (update), ready (update, delete).
 CREATE OR REPLACE FUNCTION penstock.resync(after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000)
 RETURNS TABLE (visited bigint, repaired bigint, busy bigint, next_partition bigint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -24,6 +25,7 @@ DECLARE
     newest penstock.journal;
     span   record;
     given  bigint;
+    moved  bigint;
 BEGIN
     IF (max_partitions > 0 AND after_partition >= 0) IS NOT TRUE THEN
         RAISE EXCEPTION 'max_partitions must be a number above 0, and after_partition one that is not negative'
@@ -47,6 +49,29 @@ BEGIN
         IF given > nextval('penstock.scheduled_seq') THEN
             PERFORM setval('penstock.scheduled_seq', given);
         END IF;
+        -- Pops look at the priorities that the queue has, and nowhere else.
+        UPDATE penstock.queues q
+        SET priorities = ARRAY(
+            SELECT l.level FROM unnest(q.priorities) l (level)
+            UNION
+            SELECT p.priority FROM penstock.partitions p WHERE p.queue_id = q.queue_id
+            ORDER BY 1 DESC
+        )
+        WHERE EXISTS (
+            SELECT 1 FROM penstock.partitions p WHERE p.queue_id = q.queue_id AND p.priority <> ALL (q.priorities)
+        );
+        UPDATE penstock.ready y
+        SET priority = (SELECT p.priority FROM penstock.partitions p WHERE p.partition_id = y.partition_id)
+        WHERE y.ctid = ANY (ARRAY(
+            SELECT y.ctid FROM penstock.ready y
+            WHERE y.priority <> ALL ((
+                SELECT q.priorities FROM penstock.queues q
+                JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id
+                WHERE g.group_id = y.group_id
+            )::smallint[]) AND EXISTS (SELECT 1 FROM penstock.partitions p WHERE p.partition_id = y.partition_id)
+            FOR UPDATE SKIP LOCKED
+        ));
+        GET DIAGNOSTICS moved = ROW_COUNT;
         DELETE FROM penstock.ready y
         WHERE y.ctid = ANY (ARRAY(
             SELECT y.ctid FROM penstock.ready y
@@ -59,6 +84,7 @@ BEGIN
             FOR UPDATE SKIP LOCKED
         ));
         GET DIAGNOSTICS repaired = ROW_COUNT;
+        repaired := repaired + moved;
     END IF;
     FOR place IN
         SELECT

@@ -5,7 +5,7 @@
 --
 -- Parameters: those of seek_partitions.
 -- Returns: 'moved', 'there' or 'busy', the positions, and whether a claim lost its lease.
--- Calls: partition_span, offset_at, append_state. Tables: partitions, journal (lock), ready, claims (lock,
+-- Calls: partition_span, offset_at, append_state, trim_journal. Tables: partitions, journal (lock), ready, claims (lock,
 -- delete).
 CREATE OR REPLACE FUNCTION penstock.seek_partition(
     seeking integer, target bigint, to_offset bigint, to_time timestamptz, to_end text, preview boolean,
@@ -119,5 +119,6 @@ BEGIN
     PERFORM penstock.append_state(
         before, CASE WHEN span.head_offset > now_at THEN 'r' ELSE 'i' END::"char", now_at
     );
+    PERFORM penstock.trim_journal(seeking, target, before.version);
 END
 $$;

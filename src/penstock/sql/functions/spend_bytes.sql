@@ -49,6 +49,8 @@ BEGIN
                   LIMIT 1
               ), 0)
               AND s.base_offset < stops[i] AND s.base_offset + s.count > starts[i]
+              -- What is staged lies below 0, and is nobody's to ask about.
+              AND s.partition_id > 0
             ORDER BY s.base_offset)
         LOOP
             first := greatest(segment.base_offset, starts[i]);

@@ -9,8 +9,9 @@
 -- that it counts whichever attempt of a task says so. Where the caller has copies, of messages that the log may not have
 -- any more: payloads, keys, headers (JSON), times. row_ids - the row that failed, where it is made of several messages;
 -- a message that is there several times failed with several rows.
--- Returns: nothing; raises object_not_in_prerequisite_state when the stage is gone.
--- Calls: find_group. Tables: stages (lock), partitions (read), staged_dead_letters (insert, update).
+-- Returns: nothing; raises object_not_in_prerequisite_state when the stage is gone, and insufficient_privilege when it is
+-- another user's.
+-- Calls: require_own_writer, find_group. Tables: stages (lock), partitions (read), staged_dead_letters (insert, update).
 CREATE OR REPLACE FUNCTION penstock.stage_dead_letters(
     stage bigint, group_name text, queue_names text[], partition_names text[], offsets bigint[],
     reasons text[], errors text[], of_source boolean,
@@ -24,6 +25,8 @@ SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 AS $$
+DECLARE
+    writer text;
 BEGIN
     IF (cardinality(queue_names) = ALL (ARRAY[
         cardinality(partition_names), cardinality(offsets), cardinality(reasons), cardinality(errors),
@@ -34,11 +37,12 @@ BEGIN
         RAISE EXCEPTION 'what describes dead letters must be arrays of one length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM 1 FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
+    SELECT s.writer INTO writer FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'stage % is gone: another attempt was published, or it was given up', stage
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
+    PERFORM penstock.require_own_writer(writer);
     INSERT INTO penstock.staged_dead_letters AS d (
         stage_id, partition_id, message_offset, group_id, of_source, reason, error,
         payload, key, headers, created_at, row_ids

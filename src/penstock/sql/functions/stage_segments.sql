@@ -11,8 +11,9 @@
 -- entry per segment; body, keys, headers - the columns of push_segment, one segment after the other; ends, key_ends,
 -- header_ends - where each value ends, counted anew from 0 in every segment; after all ends, where some values are null, a
 -- byte for each message that says whether it is. A segment whose keys are all empty has none, and so with headers.
--- Returns: nothing; raises object_not_in_prerequisite_state when the stage was given up or is published already.
--- Calls: require_names, require_packed, require_texts, texts_are_plain, column_starts, null_flags, compresses,
+-- Returns: nothing; raises object_not_in_prerequisite_state when the stage was given up or is published already, and
+-- insufficient_privilege when it is another user's.
+-- Calls: require_own_writer, require_names, require_packed, require_texts, texts_are_plain, column_starts, null_flags, compresses,
 -- effective_settings. Tables: stages (lock), staged, segments (insert), queues (read).
 CREATE OR REPLACE FUNCTION penstock.stage_segments(
     stage           bigint,
@@ -44,6 +45,7 @@ DECLARE
     key_starts    integer[];
     header_starts integer[];
     total         integer;
+    writer        text;
     nulls         bytea;
 BEGIN
     IF (cardinality(queue_names) = ALL (ARRAY[cardinality(partition_names), cardinality(counts)])) IS NOT TRUE THEN
@@ -51,11 +53,12 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     -- Held until we commit: whoever publishes or gives up the stage sees these segments, or we find it gone.
-    PERFORM 1 FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
+    SELECT s.writer INTO writer FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'stage % is gone: another attempt was published, or it was given up', stage
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
+    PERFORM penstock.require_own_writer(writer);
     PERFORM penstock.require_names(VARIADIC known);
     PERFORM penstock.require_names(VARIADIC ARRAY(SELECT DISTINCT n FROM unnest(partition_names) n));
     INSERT INTO penstock.staged (stage_id, first_ordinal, queue_names, partition_names, counts)

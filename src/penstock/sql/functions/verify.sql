@@ -4,7 +4,7 @@
 -- moment.
 --
 -- Returns: a row per check: its name, how many violate it, and what it means.
--- Calls: partition_span, offset_limit, offset_at. Tables: all (read).
+-- Calls: partition_span, offset_limit, offset_at, int32_at. Tables: all (read).
 CREATE OR REPLACE FUNCTION penstock.verify()
 RETURNS TABLE (check_name text, violations bigint, meaning text)
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -16,6 +16,9 @@ AS $$
     WITH runs AS (
         SELECT
             s.partition_id, s.base_offset, s.count, s.created_at, s.ends, s.key_ends, s.header_ends,
+            octet_length(coalesce(s.body, s.body_compressed)) AS body_bytes,
+            octet_length(s.keys) AS key_bytes, octet_length(s.headers) AS header_bytes,
+            lag(s.base_offset) OVER later AS last_base,
             lead(s.base_offset) OVER later AS next_base, lead(s.created_at) OVER later AS next_time
         FROM penstock.segments s
         WHERE s.partition_id > 0
@@ -45,7 +48,7 @@ AS $$
     ), used_up AS (
         -- What is offered or held after as many attempts as its group allows. Where nobody knows which message of several
         -- failed, each comes once more alone, so a limit of one is two.
-        SELECT w.partition_id, w.message_offset, age(g.xmin) AS group_age, age(q.xmin) AS queue_age
+        SELECT w.partition_id, w.message_offset, greatest(g.limited_at, q.limited_at) AS limited_at
         FROM (
             SELECT n.group_id, n.partition_id, n.committed AS message_offset, n.attempt, n.state = 'c' AS held
             FROM newest n
@@ -64,9 +67,21 @@ AS $$
     WHERE r.base_offset < 0 OR r.count < 1 OR r.base_offset + r.count > penstock.offset_limit()
        OR octet_length(r.ends) NOT IN (4 * r.count, 5 * r.count)
        OR 4 * r.count <> ANY (ARRAY[octet_length(r.key_ends), octet_length(r.header_ends)])
+       OR EXISTS (
+           -- Of each column its length, the first end and the last one: to go through all of them would take as long as
+           -- to read the whole log.
+           SELECT 1
+           FROM (VALUES (r.ends, r.body_bytes), (r.key_ends, r.key_bytes), (r.header_ends, r.header_bytes)) c (ends, bytes)
+           WHERE (c.ends IS NULL) <> (c.bytes IS NULL) OR CASE WHEN octet_length(c.ends) >= 4 * r.count THEN
+               penstock.int32_at(substring(c.ends FROM 4 * r.count - 3 FOR 4), 0) <> c.bytes
+               OR penstock.int32_at(substring(c.ends FOR 4), 0) NOT BETWEEN 0 AND c.bytes
+           END
+       )
     UNION ALL
-    SELECT 'gaps', count(*), 'offsets missing between two segments' FROM runs r
+    SELECT 'gaps', count(*), 'offsets missing between two segments, or before the first one' FROM runs r
     WHERE r.next_base > r.base_offset + r.count
+       OR r.last_base IS NULL AND r.base_offset > 0
+       AND NOT EXISTS (SELECT 1 FROM penstock.trimmed t WHERE t.partition_id = r.partition_id)
     UNION ALL
     SELECT 'overlaps', count(*), 'offsets in two segments' FROM runs r WHERE r.next_base < r.base_offset + r.count
     UNION ALL
@@ -95,7 +110,8 @@ AS $$
     WHERE s.head_offset > s.floor_offset AND l.last_message_created_at IS DISTINCT FROM s.newest_at
     UNION ALL
     SELECT 'journal_rows_out_of_order', count(*), 'a journal row that is impossible by itself' FROM penstock.journal j
-    WHERE j.committed > j.claimed_to OR (j.state = 'c') <> (j.lease_id IS NOT NULL)
+    WHERE j.committed < 0 OR j.committed > j.claimed_to OR j.state = 'c' AND j.due_at = 'infinity'
+       OR (j.state = 'c') <> (j.lease_id IS NOT NULL)
        OR (j.state = 'r') <> (j.ready_seq IS NOT NULL) OR (j.state IN ('c', 't', 'p')) <> (j.due_at IS NOT NULL)
     UNION ALL
     SELECT 'orphan_journals', count(*), 'journals of no group or no partition' FROM newest n
@@ -139,6 +155,12 @@ AS $$
         WHERE n.group_id = y.group_id AND n.partition_id = y.partition_id AND n.state = 'r' AND n.ready_seq = y.seq
     )
     UNION ALL
+    SELECT 'places_at_unknown_priority', count(*), 'a place in line at a priority that its queue does not know'
+    FROM penstock.ready y
+    JOIN penstock.consumer_groups g ON g.group_id = y.group_id
+    JOIN penstock.queues q ON q.queue_id = g.queue_id
+    WHERE y.priority <> ALL (q.priorities)
+    UNION ALL
     SELECT 'ranges_out_of_order', count(*), 'shared ranges that overlap or lie past what was handed out'
     FROM (
         SELECT w.*, lead(w.lo) OVER (PARTITION BY w.group_id, w.partition_id ORDER BY w.lo) AS next_lo
@@ -166,13 +188,13 @@ AS $$
     SELECT 'attempts_above_the_limit', count(*), 'delivered again after all attempts that the group allows'
     FROM used_up u
     CROSS JOIN LATERAL (
-        SELECT age(s.xmin) AS age, s.run_counts FROM penstock.segments s
+        SELECT s.created_at, s.run_counts FROM penstock.segments s
         WHERE s.partition_id = u.partition_id AND s.base_offset <= u.message_offset
         ORDER BY s.base_offset DESC
         LIMIT 1
     ) s
-    -- Pushed after the settings were last changed: else the limit may have been another one then.
-    WHERE s.run_counts IS NULL AND s.age < least(u.group_age, u.queue_age)
+    -- Pushed since the limit is what it is: it may have been another one before.
+    WHERE s.run_counts IS NULL AND s.created_at > u.limited_at
     UNION ALL
     SELECT 'archives_of_wrong_shape', count(*), 'archived ranges that overlap, or of no partition, file or message'
     FROM (
