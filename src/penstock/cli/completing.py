@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.engine.client import Client
 
 _PATIENCE = 2.0
-# Letters and digits of any language. Not at the beginning: - (an option), % and : (bash's jobs, fish's and zsh's words).
+# Letters and digits of any language. Not at the beginning: - (an option), % (a job) and : (bash splits words there).
 # Nowhere: what a shell expands or splits at, and the comma, where click's own scripts split.
 _SAFE = re.compile(r"[\w./@+][\w./@+:%-]*")
 
