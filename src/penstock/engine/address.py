@@ -118,9 +118,11 @@ def open_address(settings: Settings, *, check_schema: bool = True) -> Address:
     address = _find(settings)
     try:
         with address.connect() as connection:
-            state = migrate.inspect(connection)
-            address.pooled = state.pooled
-            if check_schema:
+            if not check_schema:
+                address.pooled = migrate.is_pooled(connection)
+            else:
+                state = migrate.inspect(connection)
+                address.pooled = state.pooled
                 # An empty database is ours to fill, and an embedded one to upgrade; any other has an operator.
                 older = (state.schema_version or 0) < sql.version()
                 if state.schema_version is None or (older and address.embedded is not None):
