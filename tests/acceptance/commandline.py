@@ -110,9 +110,16 @@ class CommandLine:
 
     def on_terminal(self, *arguments: str, typed: bytes = b"", until: bytes | None = None, code: int = 0) -> str:
         """Run it on a terminal; interrupt it when it has shown `until`."""
+        return self._on_terminal(self._program(arguments), typed, until, code)
+
+    def in_bash(self, typed: bytes) -> str:
+        """Type into an interactive bash until it exits; return what the terminal shows."""
+        return self._on_terminal(["bash", "--norc", "--noprofile", "-i"], typed, None, 0)
+
+    def _on_terminal(self, program: list[str], typed: bytes, until: bytes | None, code: int) -> str:
         leader, follower = pty.openpty()
         process = subprocess.Popen(
-            self._program(arguments),
+            program,
             stdin=follower,
             stdout=follower,
             stderr=follower,

@@ -52,6 +52,57 @@ def test_names_of_queues_and_groups_are_completed(
     assert found.stderr == ""
 
 
+# Each begins with another letter, so that bash has one name to insert.
+NAMES_THAT_SHELLS_EVALUATE = [
+    "a$(touch$IFS'HARM')",
+    "b`touch HARM`",
+    "c;touch HARM;",
+    "d|touch HARM",
+    "e>HARM",
+    "f&touch HARM&",
+    "g${HOME}",
+    "h*",
+    "i?",
+    "j[a-z]",
+    "k{1,2}",
+    "l m",
+    "m'",
+    'n"',
+    "o\\",
+    "p!!",
+    "q#r",
+    "r,s",
+    "s\u00a0t",
+    "t(u)",
+    "u^v",
+    "v=w",
+    "-w",
+    "%1",
+    "x<y",
+]
+NAMES_THAT_MEAN_THEMSELVES = ["bestellungen-ä", "y.eu/2026", "z:a@b%c+d_e"]
+
+
+def test_only_names_that_mean_themselves_in_a_shell_are_completed(penstock: CommandLine, client: Client) -> None:
+    for name in NAMES_THAT_SHELLS_EVALUATE + NAMES_THAT_MEAN_THEMSELVES:
+        client.create(name)
+    for shell, word in (("bash", "2"), ("zsh", "2"), ("fish", "")):
+        found = penstock(_PENSTOCK_COMPLETE=f"{shell}_complete", COMP_WORDS="penstock lag ", COMP_CWORD=word)
+        offered = [line.removeprefix("plain,") for line in found.lines if line not in ("plain", "_", "")]
+        assert sorted(offered) == NAMES_THAT_MEAN_THEMSELVES
+
+
+def test_bash_runs_nothing_that_a_queues_name_says(penstock: CommandLine, client: Client) -> None:
+    for name in [*NAMES_THAT_SHELLS_EVALUATE[:4], "zulu-orders"]:
+        client.create(name)
+    # Ctrl-A and Ctrl-E: what stands on the line after the completion is printed, word by word.
+    typed = "".join(f"penstock lag {letter}\t\x01printf '<%s>' \x05\n" for letter in "abcdz")
+    script = f'eval "$(_PENSTOCK_COMPLETE=bash_source penstock)"\n{typed}exit\n'
+    shown = penstock.in_bash(script.encode())
+    assert re.findall(r"<penstock><lag><(.*?)>", shown) == ["a", "b", "c", "d", "zulu-orders"]
+    assert not (penstock.folder / "HARM").exists()
+
+
 def test_completion_is_silent_where_there_is_no_database(penstock: CommandLine) -> None:
     found = penstock(
         PENSTOCK_URL="postgresql://127.0.0.1:1/nowhere",
@@ -73,6 +124,10 @@ def test_a_database_can_be_told_to_make_nothing_on_first_use(penstock: CommandLi
     assert penstock("database").rows == [["create_on_first_use", "yes"]]
     assert penstock("database", "--create-on-first-use", "off").rows == [["create_on_first_use", "no"]]
     assert "makes none on first use" in penstock("push", "ordres", "x", code=3).stderr
+    said = penstock("pop", "ordres", code=3).stderr
+    assert "--create" not in said
+    assert "`penstock create ordres` makes it: this database makes none on first use" in said
+    assert "makes none on first use" in penstock("pop", "ordres", "--create", code=3).stderr
     penstock("database", "--create-on-first-use", "on")
     penstock("push", "orders", "x")
 

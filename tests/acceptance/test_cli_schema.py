@@ -66,6 +66,19 @@ def test_a_producer_may_push_and_nothing_else(
     assert "secret" not in doctor.text
 
 
+def test_a_user_without_any_role_is_told_who_can_give_one_and_who_can_migrate(
+    command: Callable[..., CommandLine], penstock_dsn: str, empty_dsn: str, user: str
+) -> None:
+    theirs = command(PENSTOCK_URL=make_conninfo(penstock_dsn, user=user, password="secret"))
+    said = theirs("grant", "producer", "somebody", code=5).stderr
+    assert "given by a superuser, or by the owner of the schema penstock" in said
+    assert "for a role" not in said
+    assert "migrated by its owner or a superuser" in theirs("migrate", code=5).stderr
+    empty = command(PENSTOCK_URL=make_conninfo(empty_dsn, user=user, password="secret"))
+    for arguments in (("migrate",), ("queues",)):
+        assert "made by a user with CREATE on the database" in empty(*arguments, code=5).stderr
+
+
 def test_a_grant_can_be_printed(command: Callable[..., CommandLine]) -> None:
     penstock = command(PENSTOCK_URL="postgresql://nobody@127.0.0.1:1/none")
     script = penstock("grant", "admin", 'o"brien', "--sql").text

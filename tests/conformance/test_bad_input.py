@@ -40,8 +40,18 @@ BAD_PUSHES: dict[str, tuple[Act, type[PenstockError], str]] = {
     "a NUL in a header": (lambda a: a.push("new", 1, headers={"a": "\0"}), InvalidInput, "NUL"),
     "a lone surrogate": (lambda a: a.push("new", 1, partition="\ud800"), InvalidInput, "UTF-8"),
     "an empty key": (lambda a: a.push("new", 1, key=""), InvalidInput, "key"),
-    "an empty queue name": (lambda a: a.push("", 1), InvalidInput, "1 to 255 bytes"),
-    "an empty partition name": (lambda a: a.push("new", 1, partition=""), InvalidInput, "1 to 255 bytes"),
+    "an empty queue name": (lambda a: a.push("", 1), InvalidInput, "queue is empty"),
+    "an empty partition name": (lambda a: a.push("new", 1, partition=""), InvalidInput, "partition is empty"),
+    "an empty partition name of a delayed push": (
+        lambda a: a.push("new", 1, partition="", delay=9),
+        InvalidInput,
+        "partition is empty",
+    ),
+    "an empty partition name of many": (
+        lambda a: a.push_many("new", [("a", 1), ("", 2)]),
+        InvalidInput,
+        "partition is empty",
+    ),
     "too long a name": (lambda a: a.push("ü" * 128, 1), InvalidInput, "1 to 255 bytes"),
     "any as a partition": (lambda a: a.push("new", 1, partition="*"), InvalidInput, "any partition"),
     "any among many": (lambda a: a.push_many("new", [("a", 1), ("*", 2)]), InvalidInput, "any partition"),
@@ -172,6 +182,31 @@ def test_bad_input_in_a_transaction_takes_the_whole_block_back(filled: Any, unch
     with unchanged(), pytest.raises(MessageTooLarge), filled.transaction() as tx:
         tx.push("new", 1)
         tx.push("old", b"x" * 101)
+
+
+@pytest.mark.parametrize(
+    ("queue", "given", "says"),
+    [
+        ("", {}, "queue is empty"),
+        ("a\nb", {}, "queue must have no control characters"),
+        ("q", {"partition": ""}, "partition is empty"),
+        ("q", {"partition": "*"}, "partition is '\\*'"),
+        ("q", {"partition": "~a"}, "partition is '~a'"),
+        ("q", {"partition": "ü" * 128}, "partition must have 1 to 255 bytes, .* has 256"),
+        ("q", {"partition": "a\x9f"}, "partition must have no control characters"),
+        ("q", {"partition": b"7"}, "partition must be a text"),
+        ("q", {"partition": ["p"]}, "partition must be a text"),
+        ("q", {"key": ""}, "a key must be a text of at least one character"),
+    ],
+)
+def test_a_transaction_refuses_a_bad_name_where_it_is_given(api: Any, queue: str, given: Any, says: str) -> None:
+    with api.transaction() as tx:
+        tx.push("good", 1)
+        with pytest.raises(InvalidInput, match=says):
+            tx.push(queue, 2, **given)
+        with pytest.raises(InvalidInput, match=says):
+            tx.push_many(queue, [Message(2, **given)])
+    assert [queue.name for queue in api.queues()] == ["good"]
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"\xff", b'"\xff"', b"[" * 100_000, b"1 2"])

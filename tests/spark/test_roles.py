@@ -47,7 +47,7 @@ def test_a_producer_writes_and_a_consumer_reads(
         assert [message.value for message in client.read("in", "p")] == [b"a", b"b"]
 
     batch = BatchReader(read_options({"url": url, "subscribe": "in"}, streaming=False))
-    with pytest.raises(SetupError, match="Ask for a role"):
+    with pytest.raises(SetupError, match="for a role: `penstock grant"):
         batch.partitions()
     grant(admin, "consumer", psycopg.conninfo.conninfo_to_dict(url)["user"])  # type: ignore[arg-type]
     (task,) = batch.partitions()

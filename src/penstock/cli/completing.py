@@ -2,8 +2,12 @@
 
 Asked for with every press of the key, so it is quick or silent: it starts no server, waits two seconds at most, and
 what goes wrong is nobody's business here.
+
+Whoever may push can give a queue any name, and a shell may insert what it is offered without quotes: bash does, and
+runs `$(…)` in it with the rest of the line. So only names that mean themselves in every shell are offered.
 """
 
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +19,9 @@ if TYPE_CHECKING:
     from penstock.engine.client import Client
 
 _PATIENCE = 2.0
+# Letters and digits of any language. Not at the beginning: - (an option), % (a job) and : (bash splits words there).
+# Nowhere: what a shell expands or splits at, and the comma, where click's own scripts split.
+_SAFE = re.compile(r"[\w./@+][\w./@+:%-]*")
 
 
 class QueueName(click.types.StringParamType):
@@ -44,7 +51,8 @@ def _items(ctx: click.Context, incomplete: str, names: Any) -> list[CompletionIt
         client = _client(ctx.ensure_object(Given))
         if client is not None:
             with client:
-                return [CompletionItem(name) for name in names(client) if name.startswith(incomplete)]
+                found = [name for name in names(client) if name.startswith(incomplete)]
+                return [CompletionItem(name) for name in found if _SAFE.fullmatch(name)]
     return []
 
 

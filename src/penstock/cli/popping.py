@@ -2,6 +2,7 @@
 
 import os
 import select
+import shlex
 import sys
 import time
 from collections.abc import Generator, Iterator
@@ -15,7 +16,7 @@ from penstock.cli import output
 from penstock.cli.interrupts import Interrupts
 from penstock.cli.options import Command, Given, subscription
 from penstock.cli.reading import json_option, line_of, raw_option
-from penstock.errors import LeaseLost, NotFound
+from penstock.errors import LeaseLost, NotFound, SetupError
 
 if TYPE_CHECKING:
     from penstock.engine.batch import Batch
@@ -38,8 +39,13 @@ _LOOK = 0.5
     ),
 )
 @click.argument("queue")
-@click.option("--group", default="default", show_default=True, help="Group to consume for; made on first use.")
-@click.option("--create", is_flag=True, help="Make the queue, too, if there is none.")
+@click.option(
+    "--group",
+    default="default",
+    show_default=True,
+    help="Group to consume for; made on first use, as far as the database allows it.",
+)
+@click.option("--create", is_flag=True, help="Make the queue, too, if there is none and the database allows it.")
 @click.option("--partition", help="Only this partition.")
 @click.option(
     "--max-messages",
@@ -117,7 +123,7 @@ def pop(
     They are acknowledged when they are written out; what cannot be written is given back. With --no-ack nothing is
     acknowledged: each line of JSON has lease_id, lease_until and attempt, and the messages come again when the lease
     has ended. Prints nothing, and exits with 0, when there is nothing. A queue that does not exist is not made without
-    --create: exits with 3.
+    --create: exits with 3. Nor is it with --create, or a group, after `penstock database --create-on-first-use off`.
 
     --exec gives the command the value on standard input, and in the environment PENSTOCK_QUEUE, PENSTOCK_GROUP,
     PENSTOCK_PARTITION, PENSTOCK_OFFSET, PENSTOCK_ID, PENSTOCK_KEY (if there is one), PENSTOCK_ATTEMPT, and
@@ -171,9 +177,18 @@ def _require_queue(client: "Client", queue: str) -> None:
     try:
         client._database.run(calls.partitions(queue, limit=1))
     except NotFound:
-        raise NotFound(
-            f"there is no queue {queue!r}; `penstock queues` lists those there are, and --create makes it"
-        ) from None
+        how = _how_to_create(client, queue)
+        raise NotFound(f"there is no queue {queue!r}; `penstock queues` lists those there are, and {how}") from None
+
+
+def _how_to_create(client: "Client", queue: str) -> str:
+    create = f"`penstock create {shlex.quote(queue)}`"
+    try:
+        on_first_use = client.configure_database()["create_on_first_use"]
+    except SetupError:
+        # Only an admin may ask.
+        return f"--create makes it, or {create} where the database makes none on first use"
+    return "--create makes it" if on_first_use else f"{create} makes it: this database makes none on first use"
 
 
 def _kept(

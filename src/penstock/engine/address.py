@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -24,6 +24,51 @@ if TYPE_CHECKING:
 
 # Up to the last @: libpq, and people who forget to escape, allow almost anything in a password.
 _LOGIN = re.compile(r"(://[^:/?#@]*):(.*)@", re.DOTALL)
+_HIDDEN = "***"
+_UNREADABLE = "(an address that cannot be read)"
+# The parameters of libpq that hold no secret: names, numbers, switches, and paths of files that hold one.
+_SHOWN = {
+    "application_name",
+    "channel_binding",
+    "client_encoding",
+    "connect_timeout",
+    "fallback_application_name",
+    "gssdelegation",
+    "gssencmode",
+    "keepalives",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "krbsrvname",
+    "load_balance_hosts",
+    "max_protocol_version",
+    "min_protocol_version",
+    "passfile",
+    "replication",
+    "require_auth",
+    "requirepeer",
+    "service",
+    "ssl_max_protocol_version",
+    "ssl_min_protocol_version",
+    "sslcert",
+    "sslcertmode",
+    "sslcompression",
+    "sslcrl",
+    "sslcrldir",
+    "sslkey",
+    "sslmode",
+    "sslnegotiation",
+    "sslrootcert",
+    "sslsni",
+    "target_session_attrs",
+    "tcp_user_timeout",
+}
+# Where a piece of a password lands that was not escaped; what has its usual form is shown.
+_SHAPES = {name: re.compile(r"[\w.:,/%~ -]*") for name in ("host", "hostaddr")} | {
+    "port": re.compile(r"[\d,]*"),
+    "dbname": re.compile(r"[\w.$+ -]*"),
+}
+_PORTS = _SHAPES["port"]
 _HOW = "Set PENSTOCK_URL=postgresql://user:password@host/database to use a server of your own"
 _announced = False
 
@@ -73,9 +118,11 @@ def open_address(settings: Settings, *, check_schema: bool = True) -> Address:
     address = _find(settings)
     try:
         with address.connect() as connection:
-            state = migrate.inspect(connection)
-            address.pooled = state.pooled
-            if check_schema:
+            if not check_schema:
+                address.pooled = migrate.is_pooled(connection)
+            else:
+                state = migrate.inspect(connection)
+                address.pooled = state.pooled
                 # An empty database is ours to fill, and an embedded one to upgrade; any other has an operator.
                 older = (state.schema_version or 0) < sql.version()
                 if state.schema_version is None or (older and address.embedded is not None):
@@ -100,18 +147,61 @@ def with_database(dsn: str, name: str) -> str:
 
 
 def redact(dsn: str) -> str:
-    """Return a DSN that may be shown: without its passwords."""
-    shown = _LOGIN.sub(r"\1:***@", without_driver(dsn), count=1)
-    if shown.startswith(("http://", "https://")):
-        return shown
+    """Return a DSN that may be shown: what is not known to be harmless is hidden.
+
+    Nothing of the given text is copied: what is shown was taken apart before, as libpq does it.
+    """
+    given = without_driver(dsn)
+    scheme, separator, rest = given.partition("://")
+    if separator and scheme in ("http", "https"):
+        return f"{scheme}://{_gateway(rest)}"
     try:
-        values = conninfo_to_dict(shown)
+        values = conninfo_to_dict(given)
     except psycopg.ProgrammingError:
-        return "(an address that cannot be read)"
-    hidden = {name: "***" for name in ("password", "sslpassword") if values.get(name)}
-    if "://" in shown and all(values[name] == mask for name, mask in hidden.items()):
-        return shown
-    return make_conninfo("", **{**values, **hidden})
+        return _UNREADABLE
+    if not _PORTS.fullmatch(str(values.get("port") or "")):
+        # A piece of a password that was not escaped; then the other parts may be pieces of it, too.
+        return _UNREADABLE
+    shown = {name: _harmless(name, str(value)) for name, value in values.items() if value is not None}
+    return _as_url(scheme, shown) if separator and scheme in ("postgres", "postgresql") else make_conninfo("", **shown)
+
+
+def _harmless(name: str, value: str) -> str:
+    """Return the value of a parameter as it may be shown."""
+    if name == "user":
+        user, colon, _ = value.partition(":")
+        return f"{user}:{_HIDDEN}" if colon else user
+    shape = _SHAPES.get(name)
+    return value if name in _SHOWN or (shape is not None and shape.fullmatch(value)) else _HIDDEN
+
+
+def _as_url(scheme: str, shown: dict[str, str]) -> str:
+    rest = dict(shown)
+    user, password = rest.pop("user", ""), rest.pop("password", None)
+    login = _quoted(user) + ("" if password is None else f":{_HIDDEN}")
+    ports = rest.pop("port", "").split(",")
+    hosts = [f"[{host}]" if ":" in host else _quoted(host) for host in rest.pop("host", "").split(",")]
+    # One port holds for all hosts, and is then written once, after the last.
+    ports = ports if len(ports) == len(hosts) else [""] * (len(hosts) - 1) + ports[-1:]
+    where = ",".join(host + (f":{port}" if port else "") for host, port in zip(hosts, ports, strict=True))
+    database = f"/{_quoted(rest.pop('dbname'))}" if "dbname" in rest else ""
+    query = "&".join(f"{name}={_quoted(value)}" for name, value in rest.items())
+    return f"{scheme}://{login}{'@' if login else ''}{where}{database}{'?' if query else ''}{query}"
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="*:")
+
+
+def _gateway(rest: str) -> str:
+    """Return the host of a gateway's address; the login, the path and the parameters may all hold a token."""
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    path = rest[len(authority) :]
+    _, at, host = authority.rpartition("@")
+    if "@" in path or not re.fullmatch(r"[\w.:\[\]-]*", host):
+        # A password that was not escaped: nobody knows where it ends.
+        return _HIDDEN
+    return (f"{_HIDDEN}@" if at else "") + host + (f"/{_HIDDEN}" if path.strip("/") else path)
 
 
 def unreachable(dsn: str, error: psycopg.Error) -> Exception:
@@ -136,10 +226,16 @@ def _scrubbed(dsn: str, said: str) -> str:
     login = _LOGIN.search(dsn)
     given = [login[2]] if login else []
     try:
-        values = conninfo_to_dict(dsn)
-        given += [str(values[name]) for name in ("password", "sslpassword") if values.get(name)]
+        values = {name: str(value) for name, value in conninfo_to_dict(dsn).items() if value is not None}
     except psycopg.ProgrammingError:
-        pass
+        values = {}
+    # The names of options are what an error about them is about.
+    given += re.findall(r"=(\S+)", values.pop("options", ""))
+    given += [
+        value.partition(":")[2] if name == "user" else value
+        for name, value in values.items()
+        if _harmless(name, value) != value
+    ]
     pieces = {piece for text in given for piece in (text, unquote(text), *re.split(r"[^\w.-]+", unquote(text)))}
     for piece in sorted(pieces, key=len, reverse=True):
         if len(piece) > 2:

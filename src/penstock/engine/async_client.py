@@ -341,7 +341,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
     async def _push(self, parcel: Parcel) -> list[PushResult]:
         """Push, together with others who do so at the same time, and wake who waits here."""
         for place in parcel.places:
-            calls.names(*place)
+            calls.new_names(*place)
         if self.push_batching:
             results = await self._pushes.submit(parcel)
         else:

@@ -5,6 +5,7 @@ connection, differ only in who runs it. All SQL that Python sends is in this fil
 schema `penstock`.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -23,6 +24,11 @@ from penstock.errors import InvalidInput, NotFound
 T = TypeVar("T")
 Row = Sequence[Any]
 PAGE_BYTES = 8 << 20
+# What name_problem.sql takes. A character has four bytes at most.
+_GOOD_NAME = re.compile(r"(?!~|\*\Z)[^\x00-\x1f\x7f-\x9f]+").fullmatch
+_LONGEST_NAME = 255
+_PLACE = ("queue", "partition")
+_CERTAINLY_SHORT = _LONGEST_NAME // 4
 # The commonest push has no keys and no headers, and says nothing of them.
 _PUSH_PLAIN = "SELECT * FROM penstock.push_segment(%s::text, %s::text, %s::integer, %s::bytea, %s::bytea)"
 _PUSH_PLAIN_STAMPED = (
@@ -178,7 +184,7 @@ def push(segments: Sequence[tuple[Place, Segment]], stamp: Stamp | None = None) 
     With a stamp it may be run again: what was stored under it before is not stored again.
     """
     for place, _ in segments:
-        names(*place)
+        new_names(*place)
     if len(segments) == 1:
         return _push_one(*segments[0], stamp)
 
@@ -416,7 +422,7 @@ def whole(name: str, value: int) -> None:
         raise InvalidInput(f"{name} is {value!r} but must be a whole number and not negative")
 
 
-def names(*given: str, what: Sequence[str] = ("queue", "partition")) -> tuple[str, ...]:
+def names(*given: str, what: Sequence[str] = _PLACE) -> tuple[str, ...]:
     """Return names that can be sent to PostgreSQL as text; the engine itself checks the rest.
 
     `what` says which arguments they are, for who gave something else.
@@ -431,6 +437,33 @@ def names(*given: str, what: Sequence[str] = ("queue", "partition")) -> tuple[st
         except UnicodeEncodeError:
             raise InvalidInput(f"{_which(name, given, what)} is {name!r}, which cannot be written as UTF-8") from None
     return given
+
+
+def new_names(queue: str, *partitions: str) -> None:
+    """Refuse names that the engine would refuse for what a push makes, and say which argument it is.
+
+    The engine says only what is wrong with one of many names, and in a transaction only at the end of the block.
+    """
+    given = (queue, *partitions)
+    what = _PLACE if len(given) <= len(_PLACE) else ("queue", *["partition"] * len(partitions))
+    for name in names(*given, what=what):
+        # Most names are seen to be good without the dearer questions.
+        if name.isprintable() and len(name) <= _CERTAINLY_SHORT and name[:1] not in "~*":
+            continue
+        if not _GOOD_NAME(name) or len(name.encode()) > _LONGEST_NAME:
+            raise InvalidInput(f"{_which(name, given, what)} {_name_problem(name)}")
+
+
+def _name_problem(name: str) -> str:
+    if not name:
+        return "is empty, and a name must have 1 to 255 bytes"
+    if name == "*":
+        return "is '*', which means any partition and cannot be the name of one"
+    if name.startswith("~"):
+        return f"is {name!r:.100}, and names that begin with '~' are kept for private lanes"
+    if len(name.encode()) > _LONGEST_NAME:
+        return f"must have 1 to 255 bytes, and {name[:20]!r}… has {len(name.encode())}"
+    return f"must have no control characters, and {name!r:.100} has some"
 
 
 def _which(name: object, given: Sequence[object], what: Sequence[str]) -> str:

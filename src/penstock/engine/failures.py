@@ -93,7 +93,8 @@ def _missing_role(said: str) -> str:
     """Say which role has what was refused; the function's name is the same in every language."""
     granted = sql.granted()
     roles = next((granted[word] for word in re.findall(r"\w+", said) if word in granted), ())
-    return f"Ask for a role: `penstock grant {'|'.join(roles or ('producer', 'consumer', 'admin'))} USER`."
+    choice = "|".join(roles or ("producer", "consumer", "admin"))
+    return f"Ask the owner of the schema penstock, or a superuser, for a role: `penstock grant {choice} USER`."
 
 
 def _unsendable(error: BaseException) -> InvalidInput | None:

@@ -40,17 +40,26 @@ class Migrated:
 def inspect(connection: psycopg.Connection[Any]) -> ServerState:
     """Look at a server; refuse one that is too old."""
     with translated():
-        version, backend, exists = _row(
-            connection,
-            "SELECT current_setting('server_version_num')::integer, pg_backend_pid(), EXISTS ("
-            " SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = 'penstock' AND c.relname = 'migrations')",
-        )
-        if version < MINIMUM_SERVER:
-            raise SetupError(f"this server is PostgreSQL {version // 10000}; penstock needs 14 or later")
-        number = _row(connection, "SELECT max(number) FROM penstock.migrations")[0] if exists else None
-    # A pooler answers the handshake with a process id of its own.
-    return ServerState(version, backend != connection.info.backend_pid, number)
+        return _inspect(connection)
+
+
+def is_pooled(connection: psycopg.Connection[Any]) -> bool:
+    """Say whether a pooler stands before the server: it answers the handshake with a process id of its own."""
+    with translated():
+        return bool(_row(connection, "SELECT pg_backend_pid()")[0] != connection.info.backend_pid)
+
+
+def _inspect(connection: psycopg.Connection[Any]) -> ServerState:
+    version, exists = _row(
+        connection,
+        "SELECT current_setting('server_version_num')::integer, EXISTS ("
+        " SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = 'penstock' AND c.relname = 'migrations')",
+    )
+    if version < MINIMUM_SERVER:
+        raise SetupError(f"this server is PostgreSQL {version // 10000}; penstock needs 14 or later")
+    number = _row(connection, "SELECT max(number) FROM penstock.migrations")[0] if exists else None
+    return ServerState(version, is_pooled(connection), number)
 
 
 def require_usable(state: ServerState) -> None:
@@ -79,30 +88,45 @@ def require_current(state: ServerState) -> None:
 
 def migrate(connection: psycopg.Connection[Any]) -> Migrated:
     """Apply what is missing and write functions and views anew. The connection is in autocommit mode."""
-    with translated(), connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        before = inspect(connection).schema_version
-        if before is not None and before > sql.version():
-            require_current(ServerState(MINIMUM_SERVER, False, before))
-        for step in sql.migrations():
-            if step.number > (before or 0):
-                _script(connection, step.sql)
-                connection.execute(
-                    "INSERT INTO penstock.migrations (number, name) VALUES (%s, %s)",
-                    (step.number, step.name),
-                )
-        _script(connection, sql.repeatable())
-        if _row(
-            connection,
-            "SELECT has_schema_privilege(r.oid, 'penstock', 'USAGE') FROM pg_roles r "
-            "WHERE r.rolname = 'penstock_admin'",
-        ) == (True,):
-            # The roles are in use here: let them have what is new.
-            _script(connection, sql.roles())
-        partitions, with_messages = _row(
-            connection,
-            "SELECT (SELECT count(*) FROM penstock.partitions), (SELECT count(*) FROM penstock.partition_lookup)",
-        )
+    try:
+        with connection.transaction():
+            return _migrate(connection)
+    except psycopg.errors.InsufficientPrivilege as error:
+        said = str(error.diag.message_primary).rstrip(".")
+        raise SetupError(
+            f"{said}. The schema penstock is made by a user with CREATE on the database, and migrated by its owner or "
+            "a superuser: ask one of them to run `penstock migrate`"
+        ) from error
+    except psycopg.Error as error:
+        known = translate(error)
+        if known is None:
+            raise
+        raise known from error
+
+
+def _migrate(connection: psycopg.Connection[Any]) -> Migrated:
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+    before = _inspect(connection).schema_version
+    if before is not None and before > sql.version():
+        require_current(ServerState(MINIMUM_SERVER, False, before))
+    for step in sql.migrations():
+        if step.number > (before or 0):
+            _script(connection, step.sql)
+            connection.execute(
+                "INSERT INTO penstock.migrations (number, name) VALUES (%s, %s)",
+                (step.number, step.name),
+            )
+    _script(connection, sql.repeatable())
+    if _row(
+        connection,
+        "SELECT has_schema_privilege(r.oid, 'penstock', 'USAGE') FROM pg_roles r WHERE r.rolname = 'penstock_admin'",
+    ) == (True,):
+        # The roles are in use here: let them have what is new.
+        _script(connection, sql.roles())
+    partitions, with_messages = _row(
+        connection,
+        "SELECT (SELECT count(*) FROM penstock.partitions), (SELECT count(*) FROM penstock.partition_lookup)",
+    )
     return Migrated(before, sql.version(), partitions, with_messages)
 
 
@@ -110,6 +134,7 @@ def grant(connection: psycopg.Connection[Any], role: str, to: str) -> None:
     """Make the three roles where they are missing and give one of them to a database user."""
     try:
         with connection.transaction():
+            require_current(_inspect(connection))
             _script(connection, sql.roles())
             connection.execute(
                 psycopg.sql.SQL("GRANT {} TO {}").format(
@@ -119,9 +144,9 @@ def grant(connection: psycopg.Connection[Any], role: str, to: str) -> None:
     except psycopg.errors.InsufficientPrivilege as error:
         said = str(error.diag.message_primary).rstrip(".")
         raise SetupError(
-            f"{said}. To make and to give roles a user needs CREATEROLE, and from PostgreSQL 16 on ADMIN OPTION for "
-            f"roles that another has made, and must own the schema penstock. `penstock grant {role} {to} --sql` prints "
-            "the statements for whoever may run them"
+            f"{said}. Roles are given by a superuser, or by the owner of the schema penstock, who needs CREATEROLE to "
+            "make them and, from PostgreSQL 16 on, ADMIN OPTION on those that another has made. Ask one of them to run "
+            f"this command, or the statements that `penstock grant {role} {to} --sql` prints"
         ) from error
     except psycopg.Error as error:
         known = translate(error)

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.engine.arguments import Name, Seconds, as_text, delay_time
-from penstock.engine.calls import Call, Place, Row, names, segment_arrays, whole
+from penstock.engine.calls import Call, Place, Row, names, new_names, segment_arrays, whole
 from penstock.engine.ids import message_id, milliseconds
 from penstock.engine.messages import Duplicate, PushResult, Scheduled
 from penstock.engine.packing import Segment
@@ -71,7 +71,7 @@ def push(
 ) -> Call[list[PushResult]]:
     """Push packed segments; one result per lot, in the order of first appearance."""
     for lot, _ in segments:
-        names(*lot.place)
+        new_names(*lot.place)
     if dedupe_ids is not None:
         _require_ids(dedupe_ids)
 

@@ -121,10 +121,26 @@ def needs_spread(messages: Iterable[Message]) -> bool:
     return any(message.partition is None for message in messages)
 
 
-def partition_for_key(key: str, spread: int) -> str:
-    """Pick the partition of a key, as the SQL function of this name does."""
+def require_names(queue: str, messages: Sequence[Message]) -> None:
+    """Refuse messages for a queue or partition that cannot be, or with a key that picks no partition."""
+    # Numbers and UUIDs have become texts when the messages were gathered.
+    given: list[Any] = [message.partition for message in messages]
+    # Once each; what is no text may have no hash, and is refused as the first.
+    named = dict.fromkeys(given) if all(isinstance(name, str | None) for name in given) else given
+    calls.new_names(queue, *(name for name in named if name is not None))
+    for message in messages if None in named else ():
+        if message.partition is None and message.key is not None:
+            _require_key(message.key)
+
+
+def _require_key(key: Any) -> None:
     if not isinstance(key, str) or not key:
         raise InvalidInput(f"a key must be a text of at least one character, and {key!r} is not")
+
+
+def partition_for_key(key: str, spread: int) -> str:
+    """Pick the partition of a key, as the SQL function of this name does."""
+    _require_key(key)
     digest = sha256(key.encode("utf-8", "surrogatepass")).digest()
     return str(int.from_bytes(digest[:4], "big") % spread)
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Self
 
-from penstock.engine import calls, group_calls, option_calls, pushes
+from penstock.engine import group_calls, option_calls, pushes
 from penstock.engine.arguments import Name, Seconds
 from penstock.engine.batch import AsyncBatch, AsyncRun, Batch, Run
 from penstock.engine.calls import Call, Place
@@ -68,7 +68,8 @@ class Gathered:
         """Take a push."""
         if self._ended:
             raise PenstockError("this transaction's block has ended; begin a new one")
-        calls.names(queue)
+        # Here, and not where they are written: the error then comes from the line that has the mistake.
+        pushes.require_names(queue, messages)
         pending = PendingPush(messages, due)
         self._pending.append((queue, pending))
         return pending

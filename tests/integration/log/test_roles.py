@@ -291,4 +291,4 @@ def test_who_may_not_grant_is_told_what_it_takes_and_not_to_grant(penstock_dsn: 
         pytest.raises(SetupError, match=r"CREATEROLE.*penstock grant producer \w+ --sql") as raised,
     ):
         grant(connection, "producer", str(user))
-    assert "Ask for a role" not in str(raised.value)
+    assert "for a role" not in str(raised.value)

@@ -11,6 +11,12 @@ RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
+    -- The commonest mistake, a variable that is empty, is told apart: which argument was it?
+    IF '' = ANY (queue_names) OR '' = ANY (partition_names) THEN
+        RAISE EXCEPTION '% is empty, and a name must have 1 to 255 bytes',
+            CASE WHEN '' = ANY (queue_names) THEN 'queue' ELSE 'partition' END
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM penstock.require_names(VARIADIC queue_names);
     PERFORM penstock.require_names(VARIADIC partition_names);
 
