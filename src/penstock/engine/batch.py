@@ -310,7 +310,7 @@ class Batch(_Claims):
             elif isinstance(error, Exception):
                 self._call_hook(error)
                 outcomes = self.nack(error=error)
-                log.warning("%s failed; %s", self, and_then(outcomes[0]), exc_info=error)
+                log.warning("%s failed; %s", self, and_then(outcomes[0]), exc_info=logged(error))
             else:
                 # The program's end is nobody's failure.
                 self.release()
@@ -434,7 +434,7 @@ class AsyncBatch(_Claims):
             elif isinstance(error, Exception):
                 await self._call_hook(error)
                 outcomes = await self.nack(error=error)
-                log.warning("%s failed; %s", self, and_then(outcomes[0]), exc_info=error)
+                log.warning("%s failed; %s", self, and_then(outcomes[0]), exc_info=logged(error))
             else:
                 await self.release()
         except LeaseLost as lost:
@@ -454,23 +454,40 @@ class AsyncBatch(_Claims):
 
 
 def describe(error: BaseException) -> str:
-    """Return what an operator should read of an error."""
+    """Return what an operator should read of an error; what it raises itself when it is asked does no harm."""
     try:
         said = str(error)
-    except Exception as second:
+    except BaseException as second:
         said = f"(its text cannot be had: {type(second).__name__})"
     return f"{type(error).__name__}: {said}"[:_ERROR_CHARACTERS]
 
 
 def trace_of(error: BaseException) -> str | None:
     """Return the traceback of an error, or the end of a long one; None for an error that was never raised."""
-    if error.__traceback__ is None:
+    trace = _traceback(error)
+    if trace is None:
         return None
     try:
-        lines = "".join(traceback.format_exception(error))
-    except Exception:
-        lines = "".join(traceback.format_tb(error.__traceback__))
+        lines = "".join(traceback.format_exception(type(error), error, trace))
+    except BaseException:
+        lines = "".join(traceback.format_tb(trace))
     return lines if len(lines) <= _TRACEBACK_CHARACTERS else f"…\n{lines[-_TRACEBACK_CHARACTERS:]}"
+
+
+def logged(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """Return an error as a log takes it; one that cannot be written is replaced by what can be said of it."""
+    trace = _traceback(error)
+    try:
+        traceback.format_exception(type(error), error, trace)
+    except BaseException:
+        return RuntimeError, RuntimeError(describe(error)), trace
+    return type(error), error, trace
+
+
+def _traceback(error: BaseException) -> TracebackType | None:
+    # Not by asking the error, which may have a `__getattribute__` of its own.
+    found: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
+    return found
 
 
 def outcome_of(results: list[Any]) -> str:
