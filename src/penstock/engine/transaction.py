@@ -303,7 +303,7 @@ class AsyncTransaction(_Pushing):
         """Find out what rollbacks to savepoints have undone."""
         if self.effects.followed is not None:
             self.effects.undo(await self.effects.followed.undone())
-        elif (call := self.effects.ask()) is not None:
+        if (call := self.effects.ask()) is not None:
             await self.run(call)
 
     async def _settle(self, batch: AsyncBatch, call: Call[Any]) -> Any:
