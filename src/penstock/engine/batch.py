@@ -6,10 +6,10 @@ exit, nack on an exception, and back without counting an attempt when the progra
 
 import logging
 import os
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,7 +38,7 @@ _TRACEBACK_CHARACTERS = 8000
 class _Claims:
     """The claims of a batch, and what was done with them: the part that both kinds of batch share."""
 
-    def __init__(self, queue: str, group: str, claims: list[Claim]) -> None:
+    def __init__(self, queue: str, group: str, claims: list[Claim], asked_at: float | None = None) -> None:
         self.queue = queue
         self.group = group
         self.claims = claims
@@ -48,6 +48,9 @@ class _Claims:
         self._entered_by: int | None = None
         # Nobody renews it or gives it back any more: its lease runs out, which counts as an attempt.
         self.abandoned = False
+        # What the server's clock has and our monotonic one has not. The claims were made after they were asked for, so
+        # a lease may seem to end too early by as much, and never too late.
+        self._ahead = _server_time(claims) - (time.monotonic() if asked_at is None else asked_at)
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -76,9 +79,14 @@ class _Claims:
 
     @property
     def lease_left(self) -> float:
-        """How many seconds its lease lasts, as far as this machine's clock can tell."""
+        """How many seconds its lease lasts, whatever time this machine's clock shows."""
         until = min((claim.lease_until for claim in self.claims if claim.lease_until), default=None)
-        return 60.0 if until is None else (until - datetime.now(UTC)).total_seconds()
+        return 60.0 if until is None else until.timestamp() - self._ahead - time.monotonic()
+
+    @property
+    def lease_seconds(self) -> float:
+        """How many seconds it was leased for when it was popped."""
+        return min((claim.lease_seconds for claim in self.claims if claim.lease_seconds is not None), default=60.0)
 
     def _enter(self) -> None:
         self._entered_by = os.getpid()
@@ -199,8 +207,8 @@ class _Claims:
 class Batch(_Claims):
     """Claimed messages of one or more partitions, in order within each."""
 
-    def __init__(self, queue: str, group: str, claims: list[Claim], run: Run) -> None:
-        super().__init__(queue, group, claims)
+    def __init__(self, queue: str, group: str, claims: list[Claim], run: Run, asked_at: float | None = None) -> None:
+        super().__init__(queue, group, claims, asked_at)
         self._run = run
         self._sleep: Sleep | None = None
         self._on_error: OnError | None = None
@@ -335,8 +343,10 @@ class Batch(_Claims):
 class AsyncBatch(_Claims):
     """The asynchronous twin of `Batch`."""
 
-    def __init__(self, queue: str, group: str, claims: list[Claim], run: AsyncRun) -> None:
-        super().__init__(queue, group, claims)
+    def __init__(
+        self, queue: str, group: str, claims: list[Claim], run: AsyncRun, asked_at: float | None = None
+    ) -> None:
+        super().__init__(queue, group, claims, asked_at)
         self._run = run
         self._sleep: AsyncSleep | None = None
         self._on_error: Callable[[Any, BaseException], Awaitable[object]] | None = None
@@ -451,6 +461,14 @@ class AsyncBatch(_Claims):
                 await self._on_error(self, error)
             except Exception:
                 log.exception("on_error failed for %s", self)
+
+
+def _server_time(claims: list[Claim]) -> float:
+    """Return the server's time when it handed claims out; for those without a lease it does not matter."""
+    first = claims[0]
+    if first.lease_until is None or first.lease_seconds is None:
+        return 0.0
+    return first.lease_until.timestamp() - first.lease_seconds
 
 
 def describe(error: BaseException) -> str:
