@@ -315,3 +315,109 @@ def test_a_coroutine_that_hangs_is_cancelled_when_its_time_is_up(client: Client,
 def test_a_time_that_makes_no_sense_is_refused(client: Client, process: Callable[..., int], option: str) -> None:
     with pytest.raises(InvalidInput, match=option):
         process("q", print, group="g", idle_timeout=0, **{option: 0})
+
+
+@pytest.fixture(params=["function", "coroutine function"])
+def raising(request: pytest.FixtureRequest) -> Callable[[BaseException], Callable[[Any], Any]]:
+    """Make a handler of either kind that fails at its second message."""
+
+    def make(error: BaseException) -> Callable[[Any], Any]:
+        def function(message: Any) -> None:
+            if message.offset == 1:
+                raise error
+
+        async def coroutine_function(message: Any) -> None:
+            function(message)
+
+        return function if request.param == "function" else coroutine_function
+
+    return make
+
+
+@pytest.mark.parametrize("timeout", [None, SOON], ids=["", "with a timeout"])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_handler_that_ends_the_program_ends_process_and_its_message_is_given_back_uncounted(
+    client: Client,
+    process: Callable[..., int],
+    raising: Callable[[BaseException], Callable[[Any], Any]],
+    error: type[BaseException],
+    timeout: float | None,
+) -> None:
+    client.push("q", [0, 1, 2])
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            process("q", raising(error("enough")), group="g", timeout=timeout, idle_timeout=SOON)
+        except BaseException as raised:
+            ended.append(raised)
+
+    # In a thread, so that one that hangs fails the test.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SOON)
+    assert [(type(raised), raised.args) for raised in ended] == [(error, ("enough",))]
+    assert client.claims("q") == []
+    batch = client.pop("q", "g")
+    assert batch is not None
+    assert [(message.offset, message.attempt) for message in batch] == [(1, 1), (2, 1)]
+    batch.ack()
+
+
+@pytest.mark.parametrize("timeout", [None, SOON], ids=["", "with a timeout"])
+def test_a_cancellation_that_a_handler_meets_is_a_failure_of_its_message(
+    client: Client,
+    process: Callable[..., int],
+    raising: Callable[[BaseException], Callable[[Any], Any]],
+    caplog: pytest.LogCaptureFixture,
+    timeout: float | None,
+) -> None:
+    client.create_group("q", "g", max_attempts=2, backoff_initial=0)
+    client.push("q", [0, 1, 2])
+    told: list[type[BaseException]] = []
+
+    def note(message: Any, error: BaseException) -> None:
+        told.append(type(error))
+        raise asyncio.CancelledError
+
+    handled = process(
+        "q", raising(asyncio.CancelledError("theirs")), group="g", timeout=timeout, on_error=note, idle_timeout=0.1
+    )
+    assert handled == 2
+    (letter,) = client.dead_letters("q")
+    assert (letter.offset, letter.attempts, letter.reason) == (1, 2, "CancelledError")
+    assert told == [asyncio.CancelledError] * 2
+    assert sum("message 1 of q/0 failed" in record.message for record in caplog.records) == 2
+
+
+class Evil(Exception):
+    """An error that fails whatever it is asked."""
+
+    def __bool__(self) -> bool:
+        raise SystemExit
+
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+    __repr__ = __str__
+
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemExit
+
+
+class EvilStop(Evil, StopIteration):
+    """The same, of a kind that ends coroutines."""
+
+
+@pytest.mark.parametrize("error", [Evil, EvilStop])
+def test_an_error_that_cannot_even_be_described_is_a_failure_of_its_message(
+    client: Client,
+    process: Callable[..., int],
+    raising: Callable[[BaseException], Callable[[Any], Any]],
+    error: type[BaseException],
+) -> None:
+    client.create_group("q", "g", max_attempts=1)
+    client.push("q", [0, 1, 2])
+    assert process("q", raising(error()), group="g", idle_timeout=0.1) == 2
+    (letter,) = client.dead_letters("q")
+    assert letter.offset == 1

@@ -174,6 +174,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
                 return await self._database.execute(own, call)
 
             tx = AsyncTransaction(own, self.consumer_id)
+            tx.effects.begin_later()
             with translated(tx.raised), tx.outcome():
                 async with self._database.transaction(own):
                     with savepoints.watch_async_psycopg(own, tx.effects), tx.begin(_translating(execute_own)).block():

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import suppress
 from datetime import datetime
@@ -274,6 +275,7 @@ class AsyncConsumer:
 
     async def _pop(self, request: PopRequest) -> AsyncBatch | None:
         line = self._line(request.queue, request.group)
+        asked_at = time.monotonic()
         if self.pop_batching:
             claims = await self._pops.submit(request)
         else:
@@ -282,7 +284,7 @@ class AsyncConsumer:
             return None
         line.took(claims)
         self._hall.stir()
-        return AsyncBatch(request.queue, request.group, claims, self._settle)
+        return AsyncBatch(request.queue, request.group, claims, self._settle, asked_at)
 
     async def _settle(self, call: Call[Any]) -> Any:
         """Run what a batch settles itself with: acknowledgements and renewals together with those of other batches."""

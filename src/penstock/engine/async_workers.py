@@ -10,8 +10,8 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-from penstock.engine.batch import AsyncBatch, and_then
-from penstock.engine.handlers import AsyncHandler, AsyncHook
+from penstock.engine.batch import AsyncBatch, and_then, logged
+from penstock.engine.handlers import AsyncHandler, AsyncHook, ends_process
 from penstock.engine.messages import StoredMessage
 from penstock.engine.workers import LAST_MOMENT, describe
 from penstock.errors import LeaseLost
@@ -128,9 +128,9 @@ class AsyncCrew:
                 async for batch in batches:
                     if not await self._handle(worker, batch):
                         return
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
+            if _is_cancelled():
+                raise
             self._failures.append(error)
             self._stop.set()
         finally:
@@ -150,10 +150,12 @@ class AsyncCrew:
                 await worker.handler(message)
             except BaseException as error:
                 if not worker.end():
-                    log.warning("the handler of %s failed after its time was up", describe(message), exc_info=error)
+                    log.warning(
+                        "the handler of %s failed after its time was up", describe(message), exc_info=logged(error)
+                    )
                     return False
                 worker.handled += index
-                if not isinstance(error, Exception):
+                if ends_process(error, _is_cancelled()):
                     await self._give_back(batch, index)
                     raise
                 await self._fail(batch, message, error)
@@ -167,18 +169,20 @@ class AsyncCrew:
         await self._settle(batch, batch.ack())
         return True
 
-    async def _fail(self, batch: AsyncBatch, message: StoredMessage, error: Exception) -> None:
+    async def _fail(self, batch: AsyncBatch, message: StoredMessage, error: BaseException) -> None:
         """Record that a message failed. Where that cannot be done its lease runs out, which counts, too."""
         if self._on_error is not None:
             try:
                 await self._on_error(message, error)
-            except Exception:
-                log.exception("on_error failed for %s", describe(message))
+            except BaseException as failed:
+                if ends_process(failed, _is_cancelled()):
+                    raise
+                log.error("on_error failed for %s", describe(message), exc_info=logged(failed))
         then = "and that could not be recorded: it comes again when its lease ends"
         try:
             then = and_then(await self._settle(batch, batch.nack_message(message, error)))
         finally:
-            log.warning("%s failed at attempt %d; %s", describe(message), message.attempt, then, exc_info=error)
+            log.warning("%s failed at attempt %d; %s", describe(message), message.attempt, then, exc_info=logged(error))
 
     async def _give_back(self, batch: AsyncBatch, done: int) -> None:
         await self._settle(batch, batch.release(done))
@@ -202,3 +206,9 @@ class AsyncCrew:
                 raise
             log.warning("%s could not be settled; its messages come again when its lease ends", batch, exc_info=True)
         return None
+
+
+def _is_cancelled() -> bool:
+    """Say whether this task itself was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

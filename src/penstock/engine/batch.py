@@ -6,10 +6,10 @@ exit, nack on an exception, and back without counting an attempt when the progra
 
 import logging
 import os
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -38,7 +38,7 @@ _TRACEBACK_CHARACTERS = 8000
 class _Claims:
     """The claims of a batch, and what was done with them: the part that both kinds of batch share."""
 
-    def __init__(self, queue: str, group: str, claims: list[Claim]) -> None:
+    def __init__(self, queue: str, group: str, claims: list[Claim], asked_at: float | None = None) -> None:
         self.queue = queue
         self.group = group
         self.claims = claims
@@ -48,6 +48,9 @@ class _Claims:
         self._entered_by: int | None = None
         # Nobody renews it or gives it back any more: its lease runs out, which counts as an attempt.
         self.abandoned = False
+        # What the server's clock has and our monotonic one has not. The claims were made after they were asked for, so
+        # a lease may seem to end too early by as much, and never too late.
+        self._ahead = _server_time(claims) - (time.monotonic() if asked_at is None else asked_at)
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -76,9 +79,14 @@ class _Claims:
 
     @property
     def lease_left(self) -> float:
-        """How many seconds its lease lasts, as far as this machine's clock can tell."""
+        """How many seconds its lease lasts, whatever time this machine's clock shows."""
         until = min((claim.lease_until for claim in self.claims if claim.lease_until), default=None)
-        return 60.0 if until is None else (until - datetime.now(UTC)).total_seconds()
+        return 60.0 if until is None else until.timestamp() - self._ahead - time.monotonic()
+
+    @property
+    def lease_seconds(self) -> float:
+        """How many seconds it was leased for when it was popped."""
+        return min((claim.lease_seconds for claim in self.claims if claim.lease_seconds is not None), default=60.0)
 
     def _enter(self) -> None:
         self._entered_by = os.getpid()
@@ -199,8 +207,8 @@ class _Claims:
 class Batch(_Claims):
     """Claimed messages of one or more partitions, in order within each."""
 
-    def __init__(self, queue: str, group: str, claims: list[Claim], run: Run) -> None:
-        super().__init__(queue, group, claims)
+    def __init__(self, queue: str, group: str, claims: list[Claim], run: Run, asked_at: float | None = None) -> None:
+        super().__init__(queue, group, claims, asked_at)
         self._run = run
         self._sleep: Sleep | None = None
         self._on_error: OnError | None = None
@@ -310,7 +318,7 @@ class Batch(_Claims):
             elif isinstance(error, Exception):
                 self._call_hook(error)
                 outcomes = self.nack(error=error)
-                log.warning("%s failed; %s", self, and_then(outcomes[0]), exc_info=error)
+                log.warning("%s failed; %s", self, and_then(outcomes[0]), exc_info=logged(error))
             else:
                 # The program's end is nobody's failure.
                 self.release()
@@ -335,8 +343,10 @@ class Batch(_Claims):
 class AsyncBatch(_Claims):
     """The asynchronous twin of `Batch`."""
 
-    def __init__(self, queue: str, group: str, claims: list[Claim], run: AsyncRun) -> None:
-        super().__init__(queue, group, claims)
+    def __init__(
+        self, queue: str, group: str, claims: list[Claim], run: AsyncRun, asked_at: float | None = None
+    ) -> None:
+        super().__init__(queue, group, claims, asked_at)
         self._run = run
         self._sleep: AsyncSleep | None = None
         self._on_error: Callable[[Any, BaseException], Awaitable[object]] | None = None
@@ -434,7 +444,7 @@ class AsyncBatch(_Claims):
             elif isinstance(error, Exception):
                 await self._call_hook(error)
                 outcomes = await self.nack(error=error)
-                log.warning("%s failed; %s", self, and_then(outcomes[0]), exc_info=error)
+                log.warning("%s failed; %s", self, and_then(outcomes[0]), exc_info=logged(error))
             else:
                 await self.release()
         except LeaseLost as lost:
@@ -453,24 +463,49 @@ class AsyncBatch(_Claims):
                 log.exception("on_error failed for %s", self)
 
 
+def _server_time(claims: list[Claim]) -> float:
+    """Return the server's time when it handed claims out; for those without a lease it does not matter."""
+    first = claims[0]
+    if first.lease_until is None or first.lease_seconds is None:
+        return 0.0
+    return first.lease_until.timestamp() - first.lease_seconds
+
+
 def describe(error: BaseException) -> str:
-    """Return what an operator should read of an error."""
+    """Return what an operator should read of an error; what it raises itself when it is asked does no harm."""
     try:
         said = str(error)
-    except Exception as second:
+    except BaseException as second:
         said = f"(its text cannot be had: {type(second).__name__})"
     return f"{type(error).__name__}: {said}"[:_ERROR_CHARACTERS]
 
 
 def trace_of(error: BaseException) -> str | None:
     """Return the traceback of an error, or the end of a long one; None for an error that was never raised."""
-    if error.__traceback__ is None:
+    trace = _traceback(error)
+    if trace is None:
         return None
     try:
-        lines = "".join(traceback.format_exception(error))
-    except Exception:
-        lines = "".join(traceback.format_tb(error.__traceback__))
+        lines = "".join(traceback.format_exception(type(error), error, trace))
+    except BaseException:
+        lines = "".join(traceback.format_tb(trace))
     return lines if len(lines) <= _TRACEBACK_CHARACTERS else f"…\n{lines[-_TRACEBACK_CHARACTERS:]}"
+
+
+def logged(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """Return an error as a log takes it; one that cannot be written is replaced by what can be said of it."""
+    trace = _traceback(error)
+    try:
+        traceback.format_exception(type(error), error, trace)
+    except BaseException:
+        return RuntimeError, RuntimeError(describe(error)), trace
+    return type(error), error, trace
+
+
+def _traceback(error: BaseException) -> TracebackType | None:
+    # Not by asking the error, which may have a `__getattribute__` of its own.
+    found: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
+    return found
 
 
 def outcome_of(results: list[Any]) -> str:

@@ -188,6 +188,7 @@ class Client(Consumer, Operator):
                 return self._database.execute(own, call)
 
             tx = Transaction(own, self.consumer_id)
+            tx.effects.begin_later()
             with (
                 translated(tx.raised),
                 tx.outcome(),

@@ -283,12 +283,13 @@ class Consumer:
 
     def _pop(self, request: PopRequest) -> Batch | None:
         line = self._lines.setdefault((request.queue, request.group), Line())
+        asked_at = time.monotonic()
         claims = self._database.run(request.alone(line.lows()))
         if not claims:
             return None
         line.took(claims)
         self._hall.stir()
-        return Batch(request.queue, request.group, claims, self._settle)
+        return Batch(request.queue, request.group, claims, self._settle, asked_at)
 
     def _settle(self, call: Call[Any]) -> Any:
         """Run what a batch settles itself with."""

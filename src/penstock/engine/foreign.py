@@ -45,33 +45,38 @@ def transaction_on(connection: Any, effects: Effects) -> Iterator[Execute]:
         )
     match _family(connection):
         case "psycopg":
-            if not connection.autocommit and _idle(connection):
-                # Else the caller's first `connection.transaction()` would be the transaction, and end it in the block.
-                connection.execute("SELECT")
-            with (
-                _begun(connection.transaction, connection.autocommit and _idle(connection)),
-                savepoints.watch_psycopg(connection, effects),
-            ):
-                yield lambda call: _tuples(connection).execute(call.sql, call.parameters).fetchall()
+
+            def on_psycopg(call: Call[Any]) -> list[Any]:
+                rows: list[Any] = _tuples(connection).execute(call.sql, call.parameters).fetchall()
+                return rows
+
+            with _begun(connection.transaction, connection.autocommit and _idle(connection)):
+                # This begins a transaction, too. Else the caller's first `connection.transaction()` would be the
+                # transaction, and end it in the block.
+                _begin(effects, on_psycopg)
+                with savepoints.watch_psycopg(connection, effects):
+                    yield on_psycopg
         case "psycopg2":
             if connection.autocommit:
                 raise InvalidInput("this psycopg2 connection commits each statement: set autocommit = False")
+            _begin(effects, lambda call: _with_cursor(connection, call))
             with savepoints.mark_at_once(effects, lambda call: _with_cursor(connection, call)):
                 yield lambda call: _with_cursor(connection, call)
         case "sqlalchemy":
             session = connection if hasattr(connection, "get_bind") else None
             bound = connection if session is None else session.connection()
+            _refuse_autocommit(bound)
+            _begin(effects, lambda call: _on_sqlalchemy(bound, call))
             with _watched_session(session, effects), savepoints.watch_sqlalchemy(bound, effects, _on_sqlalchemy):
                 # A nested transaction of a session begins its savepoint when it is asked for the connection.
                 yield lambda call: _on_sqlalchemy(bound if session is None else session.connection(), call)
         case "django":
             from django.db import transaction
 
-            with (
-                transaction.atomic(using=connection.alias, savepoint=False),
-                savepoints.watch_django(connection, effects, _with_cursor),
-            ):
-                yield lambda call: _with_cursor(connection, call)
+            with transaction.atomic(using=connection.alias, savepoint=False):
+                _begin(effects, lambda call: _with_cursor(connection, call))
+                with savepoints.watch_django(connection, effects, _with_cursor):
+                    yield lambda call: _with_cursor(connection, call)
         case _:
             raise InvalidInput(f"transaction() cannot use a {_named(connection)}: {_SUPPORTED}")
 
@@ -87,20 +92,20 @@ async def async_transaction_on(connection: Any, effects: Effects) -> AsyncIterat
         )
     match _family(connection):
         case "psycopg" if hasattr(connection, "__aenter__"):
-            if not connection.autocommit and _idle(connection):
-                await connection.execute("SELECT")
             async with _async_begun(connection.transaction, connection.autocommit and _idle(connection)):
+                await _async_begin(effects, lambda call: _psycopg(connection, call))
                 with savepoints.watch_async_psycopg(connection, effects):
                     yield lambda call: _psycopg(connection, call)
         case "asyncpg":
-            async with (
-                _async_begun(connection.transaction, not connection.is_in_transaction()),
-                savepoints.follow_asyncpg(connection, effects),
-            ):
-                yield lambda call: _asyncpg(connection, call)
+            async with _async_begun(connection.transaction, not connection.is_in_transaction()):
+                await _async_begin(effects, lambda call: _asyncpg(connection, call))
+                async with savepoints.follow_asyncpg(connection, effects):
+                    yield lambda call: _asyncpg(connection, call)
         case "sqlalchemy" if hasattr(connection, "run_sync"):
             session = getattr(connection, "sync_session", None)
             bound = await connection.connection() if hasattr(connection, "get_bind") else connection
+            _refuse_autocommit(bound.sync_connection)
+            await _async_begin(effects, lambda call: _sqlalchemy(connection, call))
             with (
                 _watched_session(session, effects),
                 savepoints.watch_sqlalchemy(bound.sync_connection, effects, _on_sqlalchemy),
@@ -108,6 +113,25 @@ async def async_transaction_on(connection: Any, effects: Effects) -> AsyncIterat
                 yield lambda call: _sqlalchemy(connection, call)
         case _:
             raise InvalidInput(f"transaction() cannot use a {_named(connection)}: {_SUPPORTED}")
+
+
+def _begin(effects: Effects, execute: Execute) -> None:
+    """Mark where the block begins, in which transaction."""
+    call = effects.begin()
+    call.parse(execute(call))
+
+
+async def _async_begin(effects: Effects, execute: AsyncExecute) -> None:
+    call = effects.begin()
+    call.parse(await execute(call))
+
+
+def _refuse_autocommit(connection: Any) -> None:
+    """Refuse a connection of SQLAlchemy that commits each statement."""
+    if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
+        raise InvalidInput(
+            "this SQLAlchemy connection commits each statement: use one whose isolation_level is not AUTOCOMMIT"
+        )
 
 
 def numbered(sql: str) -> str:

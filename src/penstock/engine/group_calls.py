@@ -35,6 +35,8 @@ class Claim:
     level: int
     line_seq: int
     shared: bool
+    # How long it is leased for, by the server's clock: this machine's may be wrong.
+    lease_seconds: float | None
     messages: list[StoredMessage] = field(default_factory=list)
 
 
@@ -223,7 +225,7 @@ def select_claims(source: str, first: str = "") -> str:
     """Return the statement for what `claims_of` reads of a function that claims."""
     return select_slices(
         f"{first} group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to, "
-        "line_level, line_seq, shared",
+        "line_level, line_seq, shared, extract(epoch FROM lease_until - pg_catalog.clock_timestamp())::float8",
         source,
     )
 
@@ -234,8 +236,8 @@ def claims_of(queue: str, rows: Sequence[Row]) -> list[Claim]:
     for row in rows:
         claim = claims.get((row[1], row[6]))
         if claim is None:
-            claim = claims[row[1], row[6]] = Claim(*row[:11])
-        claim.messages += unpack(queue, claim.partition, claim.partition_id, slice_of(row[11:]), claim.attempt)
+            claim = claims[row[1], row[6]] = Claim(*row[:12])
+        claim.messages += unpack(queue, claim.partition, claim.partition_id, slice_of(row[12:]), claim.attempt)
     return list(claims.values())
 
 

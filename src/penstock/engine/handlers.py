@@ -13,12 +13,14 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.errors import HandlerTimeout, InvalidInput
 
 # How long a handler that was cancelled may take to end.
 CANCELLING = 0.5
+
+T = TypeVar("T")
 
 
 def require_runnable(function: Any, name: str) -> None:
@@ -40,6 +42,17 @@ def require_run(function: Any, result: Any) -> None:
     """Refuse a result that shows that nothing was run."""
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise TypeError(f"handler {_name(function)} returned a generator, which nobody runs")
+
+
+def ends_process(error: BaseException, cancelled: bool = False) -> bool:
+    """Say whether what a handler raised asks the program to end, like SystemExit; all else is the message's failure.
+
+    So is a cancellation that the handler met by itself, for example of a task that it awaited, unless the one who calls
+    the handler was `cancelled`.
+    """
+    # By their types: `isinstance` asks the exception itself, which may raise anything.
+    kind = type(error)
+    return not issubclass(kind, Exception) and (cancelled or not issubclass(kind, asyncio.CancelledError))
 
 
 def timed_out(timeout: float | None) -> HandlerTimeout:
@@ -78,7 +91,10 @@ class Handler:
     def finish(self, result: object) -> None:
         """Run what a call of the function returned, if it is something to be run."""
         if inspect.isawaitable(result):
-            asyncio.run_coroutine_threadsafe(_limited(result, self.timeout), self._running_loop()).result()
+            running = _limited(_raised_by(result), self.timeout)
+            raised = asyncio.run_coroutine_threadsafe(running, self._running_loop()).result()
+            if raised is not None:
+                raise raised
         else:
             require_run(self.function, result)
 
@@ -124,8 +140,10 @@ class AsyncHandler:
         """Run it to its end; cancelled, a function goes on in a thread that is left behind."""
         if self._timeout is None:
             await self._run(arguments)
-        else:
-            await _limited(self._run(arguments), self._timeout)
+            return
+        raised = await _limited(_raised_by(self._run(arguments)), self._timeout)
+        if raised is not None:
+            raise raised
 
     def close(self) -> None:
         """Let the thread end, if there is one."""
@@ -139,11 +157,13 @@ class AsyncHandler:
         else:
             thread = self._thread = self._thread or _Thread()
             try:
-                result = await thread.run(partial(self._function, *arguments))
+                result, raised = await thread.run(partial(self._function, *arguments))
             except asyncio.CancelledError:
                 thread.close()
                 self._thread = None
                 raise
+            if raised is not None:
+                raise raised
         if inspect.isawaitable(result):
             await result
         elif result is not None:
@@ -169,12 +189,12 @@ class _Thread:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._todo: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[tuple[Callable[[], Any], asyncio.Future[_Outcome]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="penstock-handler", daemon=True).start()
 
-    async def run(self, function: Callable[[], Any]) -> Any:
-        """Call a function in the thread, with this task's context variables."""
-        future = self._loop.create_future()
+    async def run(self, function: Callable[[], Any]) -> "_Outcome":
+        """Call a function in the thread, with this task's context variables; return its result, or what it raised."""
+        future: asyncio.Future[_Outcome] = self._loop.create_future()
         self._todo.put((partial(contextvars.copy_context().run, function), future))
         return await future
 
@@ -185,32 +205,45 @@ class _Thread:
     def _work(self) -> None:
         while (job := self._todo.get()) is not None:
             function, future = job
+            # What it raised is no result of the future's own: a cancellation would pass for one of the waiting task.
+            outcome: _Outcome
             try:
-                end = partial(_set_result, future, function())
+                outcome = function(), None
+            except StopIteration as error:
+                # It would end the coroutine that raises it again.
+                outcome = None, RuntimeError(f"the handler raised {type(error).__name__}")
             except BaseException as error:
-                # StopIteration cannot be put into a future.
-                raised = error if isinstance(error, Exception) and not isinstance(error, StopIteration) else None
-                end = partial(_set_error, future, raised or RuntimeError(f"the handler raised {error!r}"))
+                outcome = None, error
             # A loop that is closed has nobody left who waits.
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(end)
+                self._loop.call_soon_threadsafe(_answer, future, outcome)
 
 
-def _set_result(future: "asyncio.Future[Any]", result: Any) -> None:
+# What a function returned, or what it raised.
+_Outcome = tuple[Any, BaseException | None]
+
+
+def _answer(future: "asyncio.Future[_Outcome]", outcome: _Outcome) -> None:
     if not future.done():
-        future.set_result(result)
+        future.set_result(outcome)
 
 
-def _set_error(future: "asyncio.Future[Any]", error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
+async def _raised_by(awaitable: Awaitable[object]) -> BaseException | None:
+    """Await something and return what it raised.
+
+    A task that raises SystemExit or KeyboardInterrupt ends its event loop before anybody is told.
+    """
+    try:
+        await awaitable
+    except BaseException as error:
+        return error
+    return None
 
 
-async def _limited(awaitable: Awaitable[object], seconds: float | None) -> None:
+async def _limited(awaitable: Awaitable[T], seconds: float | None) -> T:
     """Await something for at most so long, and then cancel it, whether it heeds that or not."""
     if seconds is None:
-        await awaitable
-        return
+        return await awaitable
     task = asyncio.ensure_future(awaitable)
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
@@ -222,4 +255,4 @@ async def _limited(awaitable: Awaitable[object], seconds: float | None) -> None:
         task.cancel()
         await asyncio.wait({task}, timeout=CANCELLING)
         raise timed_out(seconds)
-    await task
+    return await task

@@ -29,15 +29,17 @@ class Renewals:
         """Make all that belongs to one process: what the parent has, the parent renews."""
         self._changed = threading.Condition()
         self._due: dict[Batch, float] = {}
-        self._leases: dict[Batch, float] = {}
+        self._leases: dict[Batch, Seconds | None] = {}
+        self._pauses: dict[Batch, float] = {}
         self._thread: threading.Thread | None = None
 
     @contextmanager
     def keep(self, batch: Batch, lease: Seconds | None) -> Iterator[None]:
         """Renew a batch until the body is done."""
         with self._changed:
-            self._leases[batch] = length = seconds(lease) or _left(batch)
-            self._due[batch] = time.monotonic() + length / _FRACTION
+            self._leases[batch] = lease
+            self._pauses[batch] = _pause(batch, lease)
+            self._due[batch] = time.monotonic() + _pause_now(batch, lease)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="penstock-renewals", daemon=True)
                 self._thread.start()
@@ -48,6 +50,7 @@ class Renewals:
             with self._changed:
                 self._due.pop(batch, None)
                 self._leases.pop(batch, None)
+                self._pauses.pop(batch, None)
 
     def _work(self) -> None:
         while True:
@@ -59,15 +62,20 @@ class Renewals:
                     self._changed.wait(next_due - now)
                     continue
                 for batch in due:
-                    self._due[batch] = now + self._leases[batch] / _FRACTION
+                    self._due[batch] = now + self._pauses[batch]
             for batch in due:
                 self._renew(batch)
 
     def _renew(self, batch: Batch) -> None:
         try:
             if not batch.settled and not batch.abandoned:
-                batch.renew(self._leases.get(batch))
+                # As long as it was leased for, and not what is left of it.
+                lease = self._leases.get(batch)
+                batch.renew(lease)
                 log.debug("renewed %s", batch)
+                with self._changed:
+                    if batch in self._due:
+                        self._due[batch] = time.monotonic() + _pause_now(batch, lease)
         except LeaseLost as error:
             # The handler finds out when it settles the batch.
             log.warning("%s", error)
@@ -80,21 +88,27 @@ class Renewals:
 
 async def keep_renewed(batch: AsyncBatch, lease: Seconds | None) -> None:
     """Renew a batch until it is settled or its lease is lost; run it as a task beside the handler."""
-    length = seconds(lease) or _left(batch)
+    pause = _pause_now(batch, lease)
     while not batch.settled:
-        await asyncio.sleep(length / _FRACTION)
+        await asyncio.sleep(pause)
         try:
             if not batch.settled and not batch.abandoned:
                 # As long as it was leased for, and not what is left of it: renewals that are alike share a call.
                 await batch.renew(lease)
                 log.debug("renewed %s", batch)
+                pause = _pause_now(batch, lease)
         except LeaseLost as error:
             log.warning("%s", error)
             return
         except PenstockError as error:
             log.warning("%s could not be renewed: %s", batch, error)
-            continue
+            pause = _pause(batch, lease)
 
 
-def _left(batch: Batch | AsyncBatch) -> float:
-    return max(0.01, batch.lease_left)
+def _pause(batch: Batch | AsyncBatch, lease: Seconds | None) -> float:
+    return max(0.01, (seconds(lease) or batch.lease_seconds) / _FRACTION)
+
+
+def _pause_now(batch: Batch | AsyncBatch, lease: Seconds | None) -> float:
+    """Return the same right after a lease began: less if the answer took a while, or the lease time is shorter now."""
+    return max(0.01, min(_pause(batch, lease), batch.lease_left / _FRACTION))

@@ -3,8 +3,11 @@
 A transaction's pushes are gathered here, in the client, and so is what is known of its batches. A `ROLLBACK TO
 SAVEPOINT` goes to the server, by whatever way the caller likes, and nobody tells us. But it undoes settings, too:
 before a statement that might end or begin a savepoint, the numbers of what was done until then are added to a setting
-of the transaction (`penstock.marks`), and at the end of the block those that are still there were not undone. All are
-gone when the transaction itself was ended within the block, which is refused.
+of the transaction (`penstock.marks`), and at the end of the block those that are still there were not undone.
+
+A block begins with a mark of its own. If that is gone at the end, the settings were reset, or the rollback went to a
+savepoint from before the block: then nobody knows what was undone, which is refused. So is a transaction that was ended
+within the block, by whatever way: it is told from the next one by the time when it began.
 
 Each driver has its own way to come before such a statement. SQLAlchemy and Django tell what they are about to run, so
 a block without savepoints costs nothing more. psycopg does not, and gets a mark before any statement that follows a
@@ -33,6 +36,11 @@ _COMMAND = re.compile(
     r'\s+(?P<name>"(?:[^"]|"")+"|[\w$]+)\s*',
     re.IGNORECASE,
 )
+# What has to be told apart to find where statements end: comments and quoted texts.
+_TOKEN = re.compile(
+    r"""--[^\n]*|/\*|\*/|\b[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$|;""",
+    re.DOTALL,
+)
 _ABORTED = "25P02"
 
 
@@ -44,6 +52,8 @@ class Effects:
         # When the transaction began, by the server's clock: that tells it from the next one.
         self._began: str | None = None
         self._ended = False
+        # The mark that the block itself began with, where there is one.
+        self._base: int | None = None
         self._unmarked: list[int] = []
         self._marked = False
         self._watched = True
@@ -65,14 +75,26 @@ class Effects:
         if self.noted is not None:
             self.noted()
 
+    def begin(self) -> Call[None]:
+        """Return the call that marks the beginning of the block."""
+        self._base = next(_NUMBERS)
+        return self._marking([self._base])
+
+    def begin_later(self) -> None:
+        """Let the beginning be marked before the caller's first statement."""
+        self._base = next(_NUMBERS)
+        self._unmarked.append(self._base)
+
     def mark(self) -> Call[None] | None:
         """Return the call that marks what was done since the last one, or None."""
         if not self._unmarked or not self._watched:
             return None
-        numbers = ",".join(map(str, self._unmarked))
+        numbers = list(self._unmarked)
         self._unmarked.clear()
         self._marked = True
+        return self._marking(numbers)
 
+    def _marking(self, numbers: list[int]) -> Call[None]:
         def parse(rows: Any) -> None:
             self._is_of(rows[0][0])
 
@@ -81,7 +103,7 @@ class Effects:
             "SELECT extract(epoch FROM pg_catalog.now())::text, pg_catalog.set_config('penstock.marks', "
             "pg_catalog.concat_ws(',', nullif(pg_catalog.current_setting('penstock.marks', true), ''), %s::text), "
             "true)",
-            (numbers,),
+            (",".join(map(str, numbers)),),
             parse,
         )
 
@@ -96,7 +118,7 @@ class Effects:
 
     def ask(self) -> Call[None] | None:
         """Return the call that finds out what was undone, and undoes it here; None when nothing can have been."""
-        if not self._marked:
+        if not self._undo or not (self._marked or self._began is not None):
             return None
 
         def parse(rows: Any) -> None:
@@ -107,9 +129,16 @@ class Effects:
                     "the transaction was committed or rolled back inside the block, and nobody knows what became of "
                     "its pushes: end it after the block"
                 )
-            kept = {int(number) for number in (marks or "").split(",") if number}
+            kept = {int(number) for number in (marks or "").split(",") if number.isdecimal()}
             kept.update(self._unmarked)
-            self.undo([number for number in self._undo if number not in kept])
+            if self._base is not None and self._base not in kept:
+                raise PenstockError(
+                    "inside the block the settings were reset (RESET ALL, or penstock.marks), or the transaction was "
+                    "rolled back to a savepoint from before the block, and nobody knows what became of its pushes: do "
+                    "that outside the block"
+                )
+            if self.followed is None:
+                self.undo([number for number in self._undo if number not in kept])
 
         return Call(
             "SELECT extract(epoch FROM pg_catalog.now())::text, pg_catalog.current_setting('penstock.marks', true)",
@@ -147,7 +176,7 @@ class Followed:
         """Take note of a statement, or several."""
         if query.exception is not None:
             return
-        for statement in query.query.split(";"):
+        for statement in statements(query.query):
             command = _COMMAND.fullmatch(statement)
             if command is not None:
                 self._follow(command["verb"].upper(), _folded(command["name"]))
@@ -171,6 +200,28 @@ class Followed:
             del self._open[place + 1 :]
         else:
             self._open[place:] = done
+
+
+def statements(text: str) -> Iterator[str]:
+    """Yield the statements of a text one by one, without their comments."""
+    said, begin, depth = "", 0, 0
+    for token in _TOKEN.finditer(text):
+        found = token[0]
+        if depth == 0:
+            said += text[begin : token.start()]
+        if found == "/*":
+            depth += 1
+        elif found == "*/":
+            depth = max(0, depth - 1)
+        elif depth == 0 and found == ";":
+            yield said
+            said = ""
+        elif depth == 0 and not found.startswith("--"):
+            said += found
+        if depth == 0 and found[:2] in ("--", "*/"):
+            said += " "
+        begin = token.end()
+    yield said + (text[begin:] if depth == 0 else "")
 
 
 class Nested:
@@ -207,7 +258,7 @@ def watch_psycopg(connection: Any, effects: Effects) -> Iterator[None]:
     plain = connection.wait
 
     def wait(generator: Any, *arguments: Any, **options: Any) -> Any:
-        if (mark := effects.mark()) is not None and not _aborted(connection):
+        if not _busy(connection) and (mark := effects.mark()) is not None and not _aborted(connection):
             plain(_running(connection, mark))
         return plain(generator, *arguments, **options)
 
@@ -221,7 +272,7 @@ def watch_async_psycopg(connection: Any, effects: Effects) -> Iterator[None]:
     plain = connection.wait
 
     async def wait(generator: Any, *arguments: Any, **options: Any) -> Any:
-        if (mark := effects.mark()) is not None and not _aborted(connection):
+        if not _busy(connection) and (mark := effects.mark()) is not None and not _aborted(connection):
             await plain(_running(connection, mark))
         return await plain(generator, *arguments, **options)
 
@@ -347,6 +398,15 @@ def _running(connection: Any, call: Call[Any]) -> Any:
 
 def _aborted(connection: Any) -> bool:
     return bool(connection.info.transaction_status.name == "INERROR")
+
+
+def _busy(connection: Any) -> bool:
+    """Say whether a statement is under way, like a COPY: this is no new one, and nothing may be sent before it ends."""
+    from psycopg.pq import PipelineStatus, TransactionStatus
+
+    # In a pipeline there is always one.
+    pgconn = connection.pgconn
+    return bool(pgconn.transaction_status == TransactionStatus.ACTIVE and pgconn.pipeline_status == PipelineStatus.OFF)
 
 
 def _folded(name: str) -> str:

@@ -5,6 +5,7 @@ of the block, all in one call and in a fixed order: the locks are held for a mom
 to the same partitions cannot deadlock. What the caller rolls back to a savepoint is not written: see savepoints.py.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -219,6 +220,7 @@ class Transaction(_Pushing):
         call = group_calls.pop(
             queue, group, partition, max_messages, MAX_BYTES, max_partitions, lease, self._consumer, False, None
         )
+        asked_at = time.monotonic()
         claims = self.run(call)
         if not claims:
             return None
@@ -226,7 +228,7 @@ class Transaction(_Pushing):
         def settle(call: Call[Any]) -> Any:
             return self._settle(batch, call)
 
-        batch = Batch(queue, group, claims, settle)
+        batch = Batch(queue, group, claims, settle, asked_at)
         return batch
 
     def ack(self, batch: Batch) -> None:
@@ -278,6 +280,7 @@ class AsyncTransaction(_Pushing):
         call = group_calls.pop(
             queue, group, partition, max_messages, MAX_BYTES, max_partitions, lease, self._consumer, False, None
         )
+        asked_at = time.monotonic()
         claims = await self.run(call)
         if not claims:
             return None
@@ -285,7 +288,7 @@ class AsyncTransaction(_Pushing):
         async def settle(call: Call[Any]) -> Any:
             return await self._settle(batch, call)
 
-        batch = AsyncBatch(queue, group, claims, settle)
+        batch = AsyncBatch(queue, group, claims, settle, asked_at)
         return batch
 
     async def ack(self, batch: AsyncBatch) -> None:
@@ -304,7 +307,7 @@ class AsyncTransaction(_Pushing):
         """Find out what rollbacks to savepoints have undone."""
         if self.effects.followed is not None:
             self.effects.undo(await self.effects.followed.undone())
-        elif (call := self.effects.ask()) is not None:
+        if (call := self.effects.ask()) is not None:
             await self.run(call)
 
     async def _settle(self, batch: AsyncBatch, call: Call[Any]) -> Any:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from penstock.engine.batch import Batch, and_then
-from penstock.engine.handlers import Handler, timed_out
+from penstock.engine.batch import Batch, and_then, logged
+from penstock.engine.handlers import Handler, ends_process, timed_out
 from penstock.engine.messages import StoredMessage
 from penstock.errors import LeaseLost
 
@@ -181,10 +181,12 @@ class Crew:
                     finish(result)
             except BaseException as error:
                 if not worker.end():
-                    log.warning("the handler of %s failed after its time was up", describe(message), exc_info=error)
+                    log.warning(
+                        "the handler of %s failed after its time was up", describe(message), exc_info=logged(error)
+                    )
                     return False
                 worker.handled += index
-                if not isinstance(error, Exception):
+                if ends_process(error):
                     self._give_back(batch, index)
                     raise
                 self._fail(batch, message, error)
@@ -202,18 +204,20 @@ class Crew:
         worker.handled += len(batch.messages)
         return True
 
-    def _fail(self, batch: Batch, message: StoredMessage, error: Exception) -> None:
+    def _fail(self, batch: Batch, message: StoredMessage, error: BaseException) -> None:
         """Record that a message failed. Where that cannot be done its lease runs out, which counts, too."""
         if self._on_error is not None:
             try:
                 self._on_error(message, error)
-            except Exception:
-                log.exception("on_error failed for %s", describe(message))
+            except BaseException as failed:
+                if ends_process(failed):
+                    raise
+                log.error("on_error failed for %s", describe(message), exc_info=logged(failed))
         then = "and that could not be recorded: it comes again when its lease ends"
         try:
             then = and_then(self._settle(batch, lambda: batch.nack_message(message, error)))
         finally:
-            log.warning("%s failed at attempt %d; %s", describe(message), message.attempt, then, exc_info=error)
+            log.warning("%s failed at attempt %d; %s", describe(message), message.attempt, then, exc_info=logged(error))
 
     def _time_out(self, batch: Batch, done: int) -> None:
         if done == len(batch.messages):

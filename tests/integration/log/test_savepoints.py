@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.orm import Session
 
 from databases import Connection
-from penstock import Client, PenstockError
+from penstock import Client, InvalidInput, PenstockError
 
 
 class Changed(Exception):
@@ -252,22 +252,122 @@ def test_the_clients_own_transaction_knows_savepoints(client: Client) -> None:
     assert "wait" not in vars(tx.connection)
 
 
+def rolled_back_on_sqlalchemy(dsn: str, driver: Any, session: bool) -> Iterator[Any]:
+    name = driver.__name__
+    engine = sa.create_engine(f"postgresql+{name}://", creator=lambda: driver.connect(dsn))
+    with Session(engine) if session else engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+CONNECTED: dict[str, Callable[[str], Iterator[Any]]] = {
+    "psycopg": lambda dsn: iter([psycopg.connect(dsn)]),
+    "psycopg2": lambda dsn: iter([psycopg2.connect(dsn)]),
+    "SQLAlchemy on psycopg": lambda dsn: rolled_back_on_sqlalchemy(dsn, psycopg, session=False),
+    "SQLAlchemy on psycopg2": lambda dsn: rolled_back_on_sqlalchemy(dsn, psycopg2, session=False),
+    "SQLAlchemy session on psycopg": lambda dsn: rolled_back_on_sqlalchemy(dsn, psycopg, session=True),
+    "SQLAlchemy session on psycopg2": lambda dsn: rolled_back_on_sqlalchemy(dsn, psycopg2, session=True),
+}
+
+
+@pytest.mark.parametrize("kind", CONNECTED)
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_transaction_that_ends_within_the_block_is_refused(client: Client, dsn: str, end: str) -> None:
+def test_a_transaction_that_ends_within_the_block_is_refused(client: Client, dsn: str, kind: str, end: str) -> None:
+    client.push("old", [1, 2])
+    batch = client.pop("old")
+    assert batch is not None
+
     def work(connection: Any) -> None:
         with client.transaction(connection) as tx:
             tx.push("q", 1)
+            tx.ack(batch)
             getattr(connection, end)()
 
-    for connect in (psycopg.connect, psycopg2.connect):
-        connection = connect(dsn)
+    for connection in CONNECTED[kind](dsn):
         with pytest.raises(PenstockError, match="end it after the block"):
             work(connection)
+        connection.commit()
         connection.close()
+    assert [queue.name for queue in client.queues()] == ["old"]
+    assert not batch.settled
+
+
+def test_a_block_in_which_the_settings_are_reset_is_refused(client: Client, way: Open) -> None:
+    with way() as (connection, execute, savepoint):
+
+        def work() -> None:
+            with client.transaction(connection) as tx:
+                with savepoint():
+                    tx.push("q", 1)
+                execute("RESET ALL")
+
+        with pytest.raises(PenstockError, match="settings were reset"):
+            work()
     assert client.queues() == []
 
 
-def test_a_block_without_savepoints_runs_no_more_statements_of_sqlalchemy(client: Client, dsn: str) -> None:
+@pytest.mark.parametrize("reset", ["RESET ALL", "SET penstock.marks = ''", "SET LOCAL penstock.marks TO DEFAULT"])
+def test_the_clients_own_transaction_refuses_that_its_settings_are_reset(client: Client, reset: str) -> None:
+    def work() -> None:
+        with client.transaction() as tx:
+            tx.connection.execute("SAVEPOINT a")
+            tx.push("q", 1)
+            tx.connection.execute(reset.encode())
+
+    with pytest.raises(PenstockError, match="settings were reset"):
+        work()
+    assert client.queues() == []
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "psycopg2", "SQLAlchemy, by hand"])
+def test_a_rollback_to_a_savepoint_from_before_the_block_is_refused(client: Client, dsn: str, kind: str) -> None:
+    with WAYS[kind](dsn) as (connection, execute, _):
+
+        def work() -> None:
+            with client.transaction(connection) as tx:
+                tx.push("q", 1)
+                execute("ROLLBACK TO before")
+
+        execute("SAVEPOINT before")
+        with pytest.raises(PenstockError, match="from before the block"):
+            work()
+    assert client.queues() == []
+
+
+def test_a_push_while_rows_are_streamed_or_copied_does_not_disturb_them(client: Client, sql: Connection) -> None:
+    sql.execute("CREATE TABLE orders (id integer PRIMARY KEY)")
+    with client.transaction() as tx:
+        cursor = tx.connection.cursor()
+        for (number,) in cursor.stream("SELECT generate_series(1, 3)"):
+            tx.push("q", f"streamed {number}", partition="p")
+        with cursor.copy("COPY orders FROM STDIN") as copy:
+            for number in range(2):
+                copy.write_row((number,))
+                tx.push("q", f"copied in {number}", partition="p")
+        with taken_back(tx.connection.transaction), cursor.copy("COPY orders TO STDOUT") as copy:
+            for _ in copy.rows():
+                tx.push("q", "undone", partition="p")
+    assert pushed(client) == ["streamed 1", "streamed 2", "streamed 3", "copied in 0", "copied in 1"]
+    assert orders(sql) == [0, 1]
+
+
+@pytest.mark.parametrize("driver", [psycopg, psycopg2], ids=["psycopg", "psycopg2"])
+def test_a_connection_of_sqlalchemy_that_commits_each_statement_is_refused(
+    client: Client, dsn: str, driver: Any
+) -> None:
+    engine = sa.create_engine(f"postgresql+{driver.__name__}://", creator=lambda: driver.connect(dsn))
+    with (
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+        pytest.raises(InvalidInput, match="AUTOCOMMIT"),
+        client.transaction(connection),
+    ):
+        pass
+    engine.dispose()
+
+
+def test_a_block_of_sqlalchemy_without_savepoints_runs_two_more_statements_whatever_it_pushes(
+    client: Client, dsn: str
+) -> None:
     client.push("q", 0, partition="p")
     statements: list[str] = []
     with on_sqlalchemy(dsn) as (connection, execute, _):
@@ -277,5 +377,5 @@ def test_a_block_without_savepoints_runs_no_more_statements_of_sqlalchemy(client
                 tx.push("q", number, partition="p")
                 execute("SELECT 1")
     assert [statement.split("(")[0] for statement in statements] == [
-        "SELECT 1", "SELECT 1", "SELECT 1", "SELECT * FROM penstock.push_segment",
+        "SELECT extract", "SELECT 1", "SELECT 1", "SELECT 1", "SELECT extract", "SELECT * FROM penstock.push_segment",
     ]  # fmt: skip

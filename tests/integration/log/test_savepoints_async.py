@@ -8,10 +8,10 @@ import asyncpg
 import psycopg
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from databases import Connection
-from penstock import AsyncClient, PenstockError
+from penstock import AsyncClient, InvalidInput, PenstockError
 
 from .test_transactions_async import asyncpg_options
 
@@ -57,14 +57,18 @@ async def on_asyncpg(dsn: str, hand: bool = False) -> AsyncIterator[Way]:
         )
 
 
-@asynccontextmanager
-async def on_sqlalchemy(dsn: str, driver: str, session: bool) -> AsyncIterator[Way]:
+def engine_of(dsn: str, driver: str) -> AsyncEngine:
     async def connect() -> Any:
         if driver == "asyncpg":
             return await asyncpg.connect(**asyncpg_options(dsn))
         return await psycopg.AsyncConnection.connect(dsn)
 
-    engine = create_async_engine(f"postgresql+{driver}://", async_creator=connect)
+    return create_async_engine(f"postgresql+{driver}://", async_creator=connect)
+
+
+@asynccontextmanager
+async def on_sqlalchemy(dsn: str, driver: str, session: bool) -> AsyncIterator[Way]:
+    engine = engine_of(dsn, driver)
     if session:
         async with AsyncSession(engine) as begun, begun.begin():
             yield begun, lambda query: begun.execute(sa.text(query)), begun.begin_nested
@@ -206,3 +210,111 @@ async def test_several_statements_in_one_text_of_asyncpg_are_followed(api: Async
         await execute("SELECT 2; ROLLBACK TO SAVEPOINT a; RELEASE a")
         tx.push("q", "kept")
     assert await pushed(api) == ["kept"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "undo"),
+    [
+        ("SAVEPOINT a", "ROLLBACK TO a -- undo"),
+        ("/* c; /* nested */ */ SAVEPOINT a", "ROLLBACK TO SAVEPOINT a"),
+        ("SELECT 'it''s; -- ' ; -- begin\nSAVEPOINT \"a\"", "ROLLBACK /* all */ WORK TO a"),
+        ("SELECT $a$;/*$a$, E'\\';--'; SAVEPOINT a", "ROLLBACK TRANSACTION TO SAVEPOINT a;"),
+    ],
+)
+async def test_comments_and_quotes_do_not_hide_a_savepoint_of_asyncpg(
+    api: AsyncClient, dsn: str, begin: str, undo: str
+) -> None:
+    async with on_asyncpg(dsn) as (connection, execute, _), api.transaction(connection) as tx:
+        await execute(begin)
+        tx.push("q", "undone")
+        await execute("SELECT 'ROLLBACK TO a'")
+        await execute(undo)
+        tx.push("q", "kept")
+    assert await pushed(api) == ["kept"]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+@pytest.mark.parametrize("session", [False, True], ids=["connection", "session"])
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+async def test_a_transaction_of_sqlalchemy_that_ends_within_the_block_is_refused(
+    api: AsyncClient, dsn: str, driver: str, session: bool, end: str
+) -> None:
+    async def work(connection: Any) -> None:
+        async with api.transaction(connection) as tx:
+            tx.push("q", 1)
+            await getattr(connection, end)()
+
+    engine = engine_of(dsn, driver)
+    async with AsyncSession(engine) if session else engine.connect() as connection:
+        with pytest.raises(PenstockError, match="end it after the block"):
+            await work(connection)
+        await connection.commit()
+    await engine.dispose()
+    assert await api.queues() == []
+
+
+@pytest.mark.parametrize("how", ["rollback", "commit", "ROLLBACK AND CHAIN", "COMMIT; BEGIN"])
+async def test_a_transaction_of_asyncpg_that_ends_within_the_block_is_refused(
+    api: AsyncClient, dsn: str, how: str
+) -> None:
+    connection = await asyncpg.connect(**asyncpg_options(dsn))
+
+    async def work() -> None:
+        transaction = connection.transaction()
+        await transaction.start()
+        async with api.transaction(connection) as tx:
+            tx.push("q", 1)
+            if hasattr(transaction, how):
+                await getattr(transaction, how)()
+            else:
+                await connection.execute(how)
+
+    with pytest.raises(PenstockError, match="end it after the block"):
+        await work()
+    await connection.close()
+    assert await api.queues() == []
+
+
+async def test_a_block_in_which_the_settings_are_reset_is_refused(api: AsyncClient, way: Open) -> None:
+    async with way() as (connection, execute, savepoint):
+
+        async def work() -> None:
+            async with api.transaction(connection) as tx:
+                async with savepoint():
+                    tx.push("q", 1)
+                await execute("RESET ALL")
+
+        with pytest.raises(PenstockError, match="settings were reset"):
+            await work()
+    assert await api.queues() == []
+
+
+async def test_a_push_while_rows_are_streamed_or_copied_does_not_disturb_them(
+    api: AsyncClient, sql: Connection
+) -> None:
+    async with api.transaction() as tx:
+        cursor = tx.connection.cursor()
+        async for (number,) in cursor.stream("SELECT generate_series(1, 3)"):
+            tx.push("q", f"streamed {number}", partition="p")
+        async with cursor.copy("COPY orders FROM STDIN") as copy:
+            for number in range(2):
+                await copy.write_row((number,))
+                tx.push("q", f"copied in {number}", partition="p")
+        async with taken_back(tx.connection.transaction), cursor.copy("COPY orders TO STDOUT") as copy:
+            async for _ in copy.rows():
+                tx.push("q", "undone", partition="p")
+    assert await pushed(api) == ["streamed 1", "streamed 2", "streamed 3", "copied in 0", "copied in 1"]
+    assert orders(sql) == [0, 1]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_a_connection_of_sqlalchemy_that_commits_each_statement_is_refused(
+    api: AsyncClient, dsn: str, driver: str
+) -> None:
+    engine = engine_of(dsn, driver)
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(InvalidInput, match="AUTOCOMMIT"):
+            async with api.transaction(connection):
+                pass
+    await engine.dispose()
