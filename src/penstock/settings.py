@@ -76,7 +76,7 @@ class Option:
 OPTIONS = (
     Option(
         "url",
-        "postgresql://… (a database) or http(s)://… (a gateway); unset means embedded",
+        "postgresql://… of the database; unset means the embedded server",
         without_driver,
         lambda: None,
     ),

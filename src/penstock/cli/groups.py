@@ -126,7 +126,8 @@ def group() -> None:
 def create(given: Given, queue: str, group: str, mode: str, begins: str | datetime, settings: dict[str, str]) -> None:
     """Create a group of QUEUE, and the queue if there is none.
 
-    Exits with 2 if it exists. A pop creates one by itself.
+    Exits with 2 if it exists. A pop creates one by itself. Where `penstock database` says that nothing is made on first
+    use, the queue must be there, and no pop creates a group.
     """
     chosen = settings_from(settings, (), _OPTIONS)
     with given.client() as client:

@@ -86,7 +86,8 @@ def push(
 ) -> None:
     """Push MESSAGES to QUEUE, or every line of standard input.
 
-    Queue and partition come into being on first use. Without MESSAGES, or with `-`, each line of standard input is a
+    Queue and partition come into being on first use, unless `penstock database` says that queues are not.
+    Without MESSAGES, or with `-`, each line of standard input is a
     message; lines that wait longer than a second are pushed before their batch is full. A batch is pushed as a whole or
     not at all, and an error says how many messages of earlier batches are in.
 

@@ -99,7 +99,8 @@ def create(
 ) -> None:
     """Create a queue with settings, or a partition with a priority.
 
-    Exits with 2 if it exists. A push creates both by itself.
+    Exits with 2 if it exists. A push creates both by itself, unless `penstock database` says that
+    queues are not made on first use.
     """
     _priority_needs_partition(partition, priority)
     chosen = settings_from(settings, (), _OPTIONS)

@@ -49,7 +49,7 @@ def migrate(given: Given, check: bool, as_json: bool) -> None:
 @click.option(
     "--create-on-first-use",
     type=click.Choice(["on", "off"]),
-    help="Whether a push or pop of a queue that does not exist makes it, and a pop its group.",
+    help="Whether a push, pop, configure or `group create` makes the queue if there is none, and a pop its group.",
 )
 @json_option
 @click.pass_obj
