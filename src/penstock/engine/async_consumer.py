@@ -16,7 +16,7 @@ from penstock.engine.async_workers import AsyncCrew
 from penstock.engine.batch import AsyncBatch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
 from penstock.engine.batcher import Batcher, M, R, Work
-from penstock.engine.calls import Call, Place, group_names
+from penstock.engine.calls import Call, Place, group_names, once
 from penstock.engine.consumer import make_consumer_id, sweep_failed, wait_for_each
 from penstock.engine.counters import Counters
 from penstock.engine.database import AsyncDatabase
@@ -25,7 +25,7 @@ from penstock.engine.group_calls import MAX_BYTES, Claim, Settling, Sweep
 from penstock.engine.handlers import AsyncHandler, AsyncHook
 from penstock.engine.hints import Hints
 from penstock.engine.messages import StoredMessage
-from penstock.engine.outages import Outage
+from penstock.engine.outages import Outage, is_outage
 from penstock.engine.polling import Line, Sweeping
 from penstock.engine.renewing import keep_renewed
 from penstock.engine.signals import Catcher
@@ -129,7 +129,7 @@ class AsyncConsumer:
 
         while stop is None or not stop.is_set():
             try:
-                batch = await self._take(queue, group, stop, lease=lease, **options)
+                batch = await self._take(queue, group, stop, outage, lease=lease, **options)
             except PenstockError as error:
                 await sleep(outage.pause(error))
                 continue
@@ -203,6 +203,7 @@ class AsyncConsumer:
         queue: str,
         group: str,
         stop: asyncio.Event | None = None,
+        outage: Outage | None = None,
         *,
         partition: Name | None = None,
         max_messages: int = 100,
@@ -230,8 +231,14 @@ class AsyncConsumer:
             self.consumer_id,
             auto_ack,
         )
+        if outage is not None and outage.begun:
+            # Nothing else is tried before this works.
+            found = await self._pop(request, outage)
+            outage.over()
+            if found is not None:
+                return found
         if wait > 0:
-            return await self._wait(request, self._hall.now() + wait, stop)
+            return await self._wait(request, self._hall.now() + wait, stop, outage)
         return await self._look(request)
 
     async def _look(self, request: PopRequest) -> AsyncBatch | None:
@@ -243,7 +250,9 @@ class AsyncConsumer:
             if batch is not None or not await self._sweep():
                 return batch
 
-    async def _wait(self, request: PopRequest, deadline: float, stop: asyncio.Event | None) -> AsyncBatch | None:
+    async def _wait(
+        self, request: PopRequest, deadline: float, stop: asyncio.Event | None, outage: Outage | None = None
+    ) -> AsyncBatch | None:
         """Look, alone or through those who wait for the same, until something is found, or time is up."""
         signal = Signal()
         await self._hang_bell()
@@ -254,17 +263,17 @@ class AsyncConsumer:
                 match step:
                     case Step.POP:
                         if self._hall.sweep_due():
-                            await self._sweep()
+                            await self._sweep(outage)
                         began = self._hall.now()
-                        batch = await self._pop(request)
+                        batch = await self._pop(request, outage)
                         self._hall.popped(waiter, began, batch is not None)
                         if batch is not None:
                             return batch
                     case Step.CHECK:
                         began = self._hall.now()
-                        self._hall.checked(waiter, began, await self._has_pending(request))
+                        self._hall.checked(waiter, began, await self._has_pending(request, outage))
                     case Step.SWEEP:
-                        await self._sweep()
+                        await self._sweep(outage)
                     case Step.SLEEP:
                         await signal.wait(seconds, stop)
                     case Step.OVER:
@@ -273,13 +282,14 @@ class AsyncConsumer:
         finally:
             self._hall.leave(waiter)
 
-    async def _pop(self, request: PopRequest) -> AsyncBatch | None:
+    async def _pop(self, request: PopRequest, outage: Outage | None = None) -> AsyncBatch | None:
         line = self._line(request.queue, request.group)
         asked_at = time.monotonic()
-        if self.pop_batching:
+        # One whose time is limited cannot wait with others.
+        if self.pop_batching and _left(outage) is None:
             claims = await self._pops.submit(request)
         else:
-            claims = await self._database.run(request.alone(line.lows()))
+            claims = await self._database.run(request.alone(line.lows()), _left(outage))
         if not claims:
             return None
         line.took(claims)
@@ -315,15 +325,19 @@ class AsyncConsumer:
         except PenstockError as error:
             log.warning("%s could not be given back, and comes again when its lease ends: %s", batch, error)
 
-    async def _has_pending(self, request: PopRequest) -> bool:
+    async def _has_pending(self, request: PopRequest, outage: Outage | None = None) -> bool:
         """Ask whether a pop could get something; one that cannot be asked may."""
         line = self._line(request.queue, request.group)
         self._counters.add("has_pending_checks", 1)
         try:
             pending = await self._database.run(
-                has_pending_messages(request.queue, request.partition, request.group, line.lows())
+                # Not tried again here: the pop that follows an error says what is wrong.
+                once(has_pending_messages(request.queue, request.partition, request.group, line.lows())),
+                _left(outage),
             )
-        except PenstockError:
+        except PenstockError as error:
+            if outage is not None and is_outage(error):
+                raise
             pending = True
         self._counters.add("has_pending_hits" if pending else "has_pending_misses", 1)
         if pending:
@@ -335,11 +349,15 @@ class AsyncConsumer:
         # One connection is left for all that is not batched.
         return Batcher(name, work, self._counters, max(2, self._database.settings.pool_size - 1))
 
-    async def _sweep(self) -> bool:
+    async def _sweep(self, outage: Outage | None = None) -> bool:
         """Sweep, and say whether that may have brought work; others' timers must not keep this one from popping."""
         try:
-            return self._sweeping.did(await self._sweeps.submit(None))
+            if outage is None or outage.left() is None:
+                return self._sweeping.did(await self._sweeps.submit(None))
+            return self._sweeping.did(await self._sweep_since(self._sweeping.since(), outage))
         except PenstockError as error:
+            if outage is not None and is_outage(error):
+                raise
             sweep_failed(error)
             return False
 
@@ -347,12 +365,14 @@ class AsyncConsumer:
         """Sweep from where the last one of this process says."""
         return await self._sweep_since(self._sweeping.since())
 
-    async def _sweep_since(self, since: datetime | None) -> Sweep | None:
+    async def _sweep_since(self, since: datetime | None, outage: Outage | None = None) -> Sweep | None:
         self._counters.add("sweeps", 1)
         self._hall.sweep_begins()
         swept = None
         try:
-            swept = await self._database.run(group_calls.sweep(since))
+            call = group_calls.sweep(since)
+            # A loop has its own way to try again.
+            swept = await self._database.run(call if outage is None else once(call), _left(outage))
             return swept
         finally:
             self._hall.swept(swept)
@@ -398,6 +418,10 @@ class AsyncConsumer:
         with suppress(AlreadyExists):
             await self._database.run(group_calls.create_group(queue, group, mode, subscription, {}))
         self._subscribed.add((queue, group))
+
+
+def _left(outage: Outage | None) -> float | None:
+    return None if outage is None else outage.left()
 
 
 class Signal:

@@ -55,6 +55,11 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
     hot: bool = False
 
 
+def once(call: Call[T]) -> Call[T]:
+    """Return a call that is not tried again where it is run, because its caller does that."""
+    return Call(call.sql, call.parameters, call.parse, hot=call.hot)
+
+
 class _Place(NamedTuple):
     queue: str
     partition: str

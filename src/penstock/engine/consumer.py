@@ -15,14 +15,14 @@ from penstock.engine import bells, forks, group_calls, hints
 from penstock.engine.arguments import Name, Seconds, as_text, lease_time, patience, positive
 from penstock.engine.batch import Batch
 from penstock.engine.batch_calls import PopRequest, has_pending_messages
-from penstock.engine.calls import Call, Place, group_names
+from penstock.engine.calls import Call, Place, group_names, once
 from penstock.engine.counters import Counters
 from penstock.engine.database import Database
 from penstock.engine.group_calls import MAX_BYTES, Settling, Sweep
 from penstock.engine.handlers import Handler
 from penstock.engine.hints import Hints
 from penstock.engine.messages import StoredMessage
-from penstock.engine.outages import Outage
+from penstock.engine.outages import Outage, is_outage
 from penstock.engine.polling import Line, Sweeping
 from penstock.engine.renewing import Renewals
 from penstock.engine.signals import Catcher
@@ -138,7 +138,7 @@ class Consumer:
 
         while stop is None or not stop.is_set():
             try:
-                batch = self._take(queue, group, stop, lease=lease, **options)
+                batch = self._take(queue, group, stop, outage, lease=lease, **options)
             except PenstockError as error:
                 sleep(outage.pause(error))
                 continue
@@ -209,6 +209,7 @@ class Consumer:
         queue: str,
         group: str,
         stop: threading.Event | None = None,
+        outage: Outage | None = None,
         *,
         partition: Name | None = None,
         max_messages: int = 100,
@@ -236,8 +237,14 @@ class Consumer:
             self.consumer_id,
             auto_ack,
         )
+        if outage is not None and outage.begun:
+            # Nothing else is tried before this works.
+            found = self._pop(request, outage)
+            outage.over()
+            if found is not None:
+                return found
         if wait > 0:
-            return self._wait(request, self._hall.now() + wait, stop)
+            return self._wait(request, self._hall.now() + wait, stop, outage)
         return self._look(request)
 
     def _look(self, request: PopRequest) -> Batch | None:
@@ -249,7 +256,9 @@ class Consumer:
             if batch is not None or not self._sweep():
                 return batch
 
-    def _wait(self, request: PopRequest, deadline: float, stop: threading.Event | None) -> Batch | None:
+    def _wait(
+        self, request: PopRequest, deadline: float, stop: threading.Event | None, outage: Outage | None = None
+    ) -> Batch | None:
         """Look, alone or through those who wait for the same, until something is found, or time is up."""
         signal = threading.Event()
         self._hang_bell()
@@ -260,17 +269,17 @@ class Consumer:
                 match step:
                     case Step.POP:
                         if self._hall.sweep_due():
-                            self._sweep()
+                            self._sweep(outage)
                         began = self._hall.now()
-                        batch = self._pop(request)
+                        batch = self._pop(request, outage)
                         self._hall.popped(waiter, began, batch is not None)
                         if batch is not None:
                             return batch
                     case Step.CHECK:
                         began = self._hall.now()
-                        self._hall.checked(waiter, began, self._has_pending(request))
+                        self._hall.checked(waiter, began, self._has_pending(request, outage))
                     case Step.SWEEP:
-                        self._sweep()
+                        self._sweep(outage)
                     case Step.SLEEP:
                         most = float("inf") if stop is None else _STOP_LATENCY
                         signal.wait(min(max(seconds, 0.0), most, threading.TIMEOUT_MAX))
@@ -281,10 +290,10 @@ class Consumer:
         finally:
             self._hall.leave(waiter)
 
-    def _pop(self, request: PopRequest) -> Batch | None:
+    def _pop(self, request: PopRequest, outage: Outage | None = None) -> Batch | None:
         line = self._lines.setdefault((request.queue, request.group), Line())
         asked_at = time.monotonic()
-        claims = self._database.run(request.alone(line.lows()))
+        claims = self._database.run(request.alone(line.lows()), _left(outage))
         if not claims:
             return None
         line.took(claims)
@@ -306,15 +315,19 @@ class Consumer:
         except PenstockError as error:
             log.warning("%s could not be given back, and comes again when its lease ends: %s", batch, error)
 
-    def _has_pending(self, request: PopRequest) -> bool:
+    def _has_pending(self, request: PopRequest, outage: Outage | None = None) -> bool:
         """Ask whether a pop could get something; one that cannot be asked may."""
         line = self._lines.setdefault((request.queue, request.group), Line())
         self._counters.add("has_pending_checks", 1)
         try:
             pending = self._database.run(
-                has_pending_messages(request.queue, request.partition, request.group, line.lows())
+                # Not tried again here: the pop that follows an error says what is wrong.
+                once(has_pending_messages(request.queue, request.partition, request.group, line.lows())),
+                _left(outage),
             )
-        except PenstockError:
+        except PenstockError as error:
+            if outage is not None and is_outage(error):
+                raise
             pending = True
         self._counters.add("has_pending_hits" if pending else "has_pending_misses", 1)
         if pending:
@@ -322,20 +335,24 @@ class Consumer:
             line.begin_at_front()
         return pending
 
-    def _sweep(self) -> bool:
+    def _sweep(self, outage: Outage | None = None) -> bool:
         """Sweep, and say whether that may have brought work; others' timers must not keep this one from popping."""
         try:
-            return self._sweeping.did(self._sweep_since(self._sweeping.since()))
+            return self._sweeping.did(self._sweep_since(self._sweeping.since(), outage))
         except PenstockError as error:
+            if outage is not None and is_outage(error):
+                raise
             sweep_failed(error)
             return False
 
-    def _sweep_since(self, since: datetime | None) -> Sweep | None:
+    def _sweep_since(self, since: datetime | None, outage: Outage | None = None) -> Sweep | None:
         self._counters.add("sweeps", 1)
         self._hall.sweep_begins()
         swept = None
         try:
-            swept = self._database.run(group_calls.sweep(since))
+            call = group_calls.sweep(since)
+            # A loop has its own way to try again.
+            swept = self._database.run(call if outage is None else once(call), _left(outage))
             return swept
         finally:
             self._hall.swept(swept)
@@ -376,6 +393,10 @@ class Consumer:
         with suppress(AlreadyExists):
             self._database.run(group_calls.create_group(queue, group, mode, subscription, {}))
         self._subscribed.add((queue, group))
+
+
+def _left(outage: Outage | None) -> float | None:
+    return None if outage is None else outage.left()
 
 
 def sweep_failed(error: PenstockError) -> None:

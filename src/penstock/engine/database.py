@@ -76,14 +76,14 @@ class Database:
         self._lent: set[psycopg.Connection[Any]] = set()
         self._pool: Pool | None = None
 
-    def run(self, call: Call[T]) -> T:
-        """Run one call in a transaction of its own."""
+    def run(self, call: Call[T], within: float | None = None) -> T:
+        """Run one call in a transaction of its own; a connection is waited for `within` seconds at most."""
         began = time.monotonic()
         attempts: Attempts | None = None
         while True:
             sent = False
             try:
-                pool, connection = self._take()
+                pool, connection = self._take(within)
                 sent = True
                 try:
                     return call.parse(self.execute(connection, call))
@@ -141,8 +141,9 @@ class Database:
     def _limited(self, connection: psycopg.Connection[Any]) -> "_Limited":
         return _Limited(self._watchdog, connection, self.settings.timeout)
 
-    def _take(self) -> tuple[Pool, psycopg.Connection[Any]]:
-        deadline = time.monotonic() + self.settings.connect_timeout
+    def _take(self, within: float | None = None) -> tuple[Pool, psycopg.Connection[Any]]:
+        patience = self.settings.connect_timeout
+        deadline = time.monotonic() + (patience if within is None else min(patience, within))
         while True:
             left = deadline - time.monotonic()
             pool = self._pool or self._open_pool()
@@ -266,14 +267,14 @@ class AsyncDatabase:
             if self._pool is None:
                 self._pool = await self._new_pool(self._address)
 
-    async def run(self, call: Call[T]) -> T:
-        """Run one call in a transaction of its own."""
+    async def run(self, call: Call[T], within: float | None = None) -> T:
+        """Run one call in a transaction of its own; a connection is waited for `within` seconds at most."""
         began = time.monotonic()
         attempts: Attempts | None = None
         while True:
             sent = False
             try:
-                async with self.connection() as connection:
+                async with self.connection(within) as connection:
                     sent = True
                     return call.parse(await self.execute(connection, call))
             except (Unavailable, Retryable) as error:
@@ -310,9 +311,9 @@ class AsyncDatabase:
                 await block.__aexit__(None, None, None)
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    async def connection(self, within: float | None = None) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         """Lend a connection."""
-        pool, connection = await self._take()
+        pool, connection = await self._take(within)
         try:
             yield connection
         finally:
@@ -334,13 +335,14 @@ class AsyncDatabase:
         return _AsyncLimited(connection, self.settings.timeout)
 
     async def _take(
-        self,
+        self, within: float | None = None
     ) -> tuple[psycopg_pool.AsyncConnectionPool[Any], psycopg.AsyncConnection[Any]]:
-        deadline = time.monotonic() + self.settings.connect_timeout
+        patience = self.settings.connect_timeout if within is None else min(self.settings.connect_timeout, within)
+        deadline = time.monotonic() + patience
         while True:
             if self._pool is None or self._closed:
                 await self.open()
-                deadline = time.monotonic() + self.settings.connect_timeout
+                deadline = time.monotonic() + patience
             left = deadline - time.monotonic()
             pool = self._pool
             assert pool is not None  # noqa: S101

@@ -31,6 +31,19 @@ class Outage:
         self._began: float | None = None
         self._pauses = backoff(_FIRST, _LONGEST)
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is one now."""
+        return self._began is not None
+
+    def left(self) -> float | None:
+        """Return how many seconds are left for attempts; None for any number."""
+        if self._give_up_after is None:
+            return None
+        if self._began is None:
+            return self._give_up_after
+        return max(0.0, self._began + self._give_up_after - time.monotonic())
+
     def pause(self, error: PenstockError) -> float:
         """Return how long to wait before the next attempt; raises the error if it is none of the database's."""
         if not is_outage(error):

@@ -126,3 +126,27 @@ def test_consumers_of_every_kind_live_through_an_outage_unless_they_are_told_to_
     runner.close()
     again.detach()
     server.detach()
+
+
+def test_a_loop_gives_up_when_its_time_is_over_and_not_when_each_of_its_calls_has_had_its_own(home: Path) -> None:
+    server = attach(home)
+    # Far longer than the test may take.
+    patient: dict[str, Any] = {"connect_timeout": 120.0, "timeout": 120.0}
+    failures: list[BaseException] = []
+    seen = {"sync": threading.Event(), "async": threading.Event()}
+
+    def process() -> None:
+        with Client(server.dsn, **patient) as client:
+            client.process("q", lambda message: seen["sync"].set(), group="sync", give_up_after=1)
+
+    async def process_async() -> None:
+        async with AsyncClient(server.dsn, **patient) as client:
+            await client.process("q", lambda message: seen["async"].set(), group="async", give_up_after=1)
+
+    with Client(server.dsn) as client:
+        client.push("q", 1)
+    with in_thread(process, failures), in_thread(lambda: asyncio.run(process_async()), failures):
+        assert all(event.wait(60) for event in seen.values())
+        stop(home)
+    assert [type(failure) for failure in failures] == [Unavailable] * 2
+    server.detach()
