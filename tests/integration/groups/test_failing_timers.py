@@ -288,7 +288,7 @@ def test_a_claim_is_not_put_off_for_one_that_began_at_its_place_before(fresh: Co
     assert failing(sql) == [("claim", "bad", 1)]
     sql.execute("UPDATE penstock.failing_timers SET retry_at = clock_timestamp() + interval '10 minutes'")
     mutate(sql, "bury")
-    run(sql, group_calls.release(*held_by(sql), True))
+    run(sql, group_calls.seek("q", "g", None, "earliest", False, 0))
     must_pop(sql)
 
     sweep(sql)
