@@ -9,7 +9,7 @@ swallows, could not be told from what was malformed any more.
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, DecimalException, Inexact, InvalidOperation
 from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
@@ -47,6 +47,8 @@ _PLAIN: dict[str, tuple[Any, Any]] = {
     "date": (date, pa.date32()),
     "binary": (bytes, pa.binary()),
 }
+# So much of a number is told of one that does not fit: it may have a million digits.
+_MOST_DIGITS = 50
 
 
 class Misfit(NamedTuple):
@@ -167,7 +169,7 @@ def kind_of(spark: Any, where: str) -> Kind:
         return Kind(*_PLAIN[spark])
     if isinstance(spark, str) and spark.startswith("decimal"):
         precision, scale = map(int, spark.removeprefix("decimal(").rstrip(")").split(",")) if "(" in spark else (10, 0)
-        return Kind(Decimal, pa.decimal128(precision, scale))
+        return Kind(Decimal, pa.decimal128(precision, scale), _decimal(precision, scale))
     raise InvalidInput(f"column {where} is of type {spark}, which is not read from JSON; read it as string")
 
 
@@ -193,6 +195,22 @@ def _nested(spark: dict[str, Any], where: str) -> Kind:
 
 def _number(value: float | str) -> float:
     return float(value) if isinstance(value, str) else value
+
+
+def _decimal(precision: int, scale: int) -> Callable[[Any], Any]:
+    """Return what brings a number to the scale of its column: at an exponent of many digits, Arrow's process dies."""
+    context = Context(prec=precision, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation])
+    unit = Decimal((0, (1,), -scale))
+
+    def change(value: Decimal) -> Decimal:
+        try:
+            if value.is_finite():
+                return value.quantize(unit, context=context)
+        except DecimalException:
+            pass
+        raise ValueError(f"{str(value)[:_MOST_DIGITS]} does not fit decimal({precision},{scale})")
+
+    return change
 
 
 def _each(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
