@@ -235,6 +235,33 @@ def test_a_pair_that_fails_loses_neither_message_and_comes_out_once_when_it_is_r
     assert plant.letters("in") == plant.letters("payments") == {}
 
 
+def test_a_header_named_as_that_of_redriven_pairs_means_nothing_on_other_messages(plant: Plant) -> None:
+    def paid(least: int) -> Flow:
+        flow = Flow("paid", sources={"o": "in", "p": "payments"}, schema={"o": "id long", "p": "order long, paid long"})
+
+        @flow.step
+        def joined(o: DataFrame, p: DataFrame) -> DataFrame:
+            return o.join(p, o.id == p.order)
+
+        flow.expect("enough", f"paid >= {least}")
+        flow.to("paid", partition="'all'", headers="_message_o.headers")
+        return flow
+
+    own = {"penstock-rows": "mine", "colour": "red"}
+    plant.client.push("in", [Message({"id": number}, partition="a", headers=own) for number in (1, 2)])
+    plant.client.push("payments", [{"order": 1, "paid": 9}, {"order": 2, "paid": 1}], partition="a")
+
+    assert plant.drain(paid(5))
+    written = plant.ids("paid")
+    assert plant.client.redrive("in", "paid") == plant.client.redrive("payments", "paid") == 1
+    assert plant.drain(paid(0))
+
+    assert written == [1]
+    assert plant.ids("paid") == [1, 2]
+    headers = [message.headers for message in plant.client.scan("paid", "all")]
+    assert [(each["colour"], "penstock-rows" in each) for each in headers] == [("red", False)] * 2
+
+
 def test_a_message_at_which_a_step_fails_becomes_a_dead_letter_and_its_neighbours_do_not(plant: Plant) -> None:
     flow = Flow("fragile", source="in", schema=ORDERS)
     inverse = functions.udf(lambda amount: 1 / amount, DoubleType())
