@@ -107,6 +107,9 @@ def streams(spark: "SparkSession", flow: Flow, connection: Connection) -> "dict[
             "maxOffsetsPerTrigger": str(flow.max_messages),
             "maxBytesPerTrigger": flow.max_bytes,
         }
+        others = sorted(set(flow.sources.values()) - {queue})
+        if others:
+            options["readWith"] = ",".join(others)
         frames[alias] = _load(spark.readStream.format("penstock").options(**options), spark, flow, alias)
     return frames
 

@@ -37,6 +37,7 @@ READ_OPTIONS = (
     "minPartitions",
     "failOnDataLoss",
     "groupId",
+    "readWith",
     "archive",
     "valueSchema",
     "messageColumn",
@@ -92,6 +93,8 @@ class ReadOptions:
     ending_times: Moments | None = None
     min_offsets: int | None = None
     max_delay: float = 15 * 60.0
+    # Queues that other sources of the query read, which share the limits of a batch with this one.
+    read_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
         raise InvalidInput(
             "groupId follows whole queues, so it goes with subscribe or subscribePattern, not with assign"
         )
+    if "readWith" in known and "groupId" not in known:
+        raise InvalidInput("readWith names queues that the same group reads: give groupId too")
     if known.get("startingOffsets") == "committed" and "groupId" not in known:
         raise InvalidInput("startingOffsets is committed, which is where a group stands: give groupId too")
     starting: int | Offsets = _take(known, "startingOffsets", _offsets, LATEST if streaming else EARLIEST)
@@ -171,6 +176,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
         ending_times=_take(known, "endingOffsetsByTimestamp", _moments, None),
         min_offsets=min_offsets,
         max_delay=_take(known, "maxTriggerDelay", _seconds, 15 * 60.0),
+        read_with=_take(known, "readWith", _names, ()),
     )
 
 
