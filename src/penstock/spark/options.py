@@ -101,7 +101,8 @@ class ReadOptions:
 class WriteOptions:
     """Where to write; without a queue, each row names its own. With a group, an epoch has its progress in it too.
 
-    A batch that has a name is written once, however often it is run. The checkpoint is Spark's, of a stream.
+    A batch that has a name is written once, however often it is run. The checkpoint is Spark's, of a stream,
+    and so is the query's name, which its folder has where the session says where checkpoints are.
     """
 
     target: Target
@@ -109,6 +110,7 @@ class WriteOptions:
     group: str | None = None
     name: str | None = None
     checkpoint: str | None = None
+    query: str | None = None
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int = MOST_TASKS) -> ReadOptions:
@@ -196,8 +198,9 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Check the options of a writer."""
     known = _known(given, WRITE_OPTIONS)
     queue, group, name = (_take(known, option, _name, None) for option in ("queue", "groupId", "batchName"))
-    checkpoint = next((value for key, value in given.items() if key.lower() == "checkpointlocation"), None)
-    return WriteOptions(_target(known), queue, group, name, checkpoint)
+    sparks = {key.lower(): value for key, value in given.items()}
+    checkpoint, query = sparks.get("checkpointlocation"), sparks.get("queryname")
+    return WriteOptions(_target(known), queue, group, name, checkpoint, query)
 
 
 def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
