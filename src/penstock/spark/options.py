@@ -49,6 +49,11 @@ WRITE_OPTIONS = ("url", "queue", "groupId", "batchName")
 # What Spark itself puts among the options of a stream.
 _SPARKS_OWN = {"checkpointlocation", "queryname", "path"}
 
+# What PostgreSQL can count to.
+_MOST = (1 << 63) - 1
+# How much of an option an error repeats.
+_SHOWN = 200
+
 T = TypeVar("T")
 D = TypeVar("D")
 Offsets = dict[str, dict[str, int]]
@@ -224,7 +229,8 @@ def _take(known: Mapping[str, str], name: str, parse: Callable[[str], T], defaul
     try:
         return parse(known[name])
     except (ValueError, TypeError) as error:
-        raise InvalidInput(f"option {name} is {known[name]!r}, which cannot be used: {error}") from None
+        shown = known[name] if len(known[name]) <= _SHOWN else f"{known[name][:_SHOWN]}…"
+        raise InvalidInput(f"option {name} is {shown!r}, which cannot be used: {error}") from None
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -272,7 +278,7 @@ def _offsets(text: str) -> int | Offsets:
 def _json(text: str, hint: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise ValueError(f"it must be {hint}")
@@ -288,7 +294,10 @@ def _value_schema(text: str) -> dict[str, Any]:
 
 def _moment(text: str) -> datetime:
     if text.lstrip("-").isdigit():
-        return datetime.fromtimestamp(int(text) / 1000, UTC)
+        try:
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        except (ValueError, OverflowError, OSError):
+            raise ValueError("it must be a time in the years 1 to 9999, in milliseconds since 1970") from None
     moment: datetime | None = None
     with contextlib.suppress(ValueError):
         moment = datetime.fromisoformat(text)
@@ -316,13 +325,15 @@ def _seconds(text: str) -> float:
     unit = text.strip().lower()[len(number) :]
     if unit not in units or not number.strip().isdigit():
         raise ValueError("it must be a time such as 30s, 15m or 1h")
-    return int(number) * units[unit]
+    return _count(number, least=0) * units[unit]
 
 
-def _count(text: str) -> int:
+def _count(text: str, least: int = 1) -> int:
     value = int(text)
-    if value < 1:
+    if value < least:
         raise ValueError("it must be a whole number above 0")
+    if value > _MOST:
+        raise ValueError(f"it must be {_MOST} at most")
     return value
 
 

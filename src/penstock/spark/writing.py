@@ -34,7 +34,7 @@ _FULL_BYTES = 64 << 10
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task has staged; without rows there is no stage. The checkpoint is the query's, where a task knows it."""
+    """What one task has staged; without rows there is no stage. The checkpoint is that of the query, if known."""
 
     job: Job
     task: int
