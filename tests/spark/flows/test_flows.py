@@ -291,7 +291,7 @@ def test_a_header_named_as_that_of_redriven_pairs_means_nothing_on_other_message
 
     assert written == [1]
     assert plant.ids("paid") == [1, 2]
-    headers = [message.headers for message in plant.client.scan("paid", "all")]
+    headers = [message.headers or {} for message in plant.client.scan("paid", "all")]
     assert [(each["colour"], "penstock-rows" in each) for each in headers] == [("red", False)] * 2
 
 
