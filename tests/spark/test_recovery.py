@@ -6,6 +6,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
 from penstock.spark.jobs import Job
@@ -112,3 +113,40 @@ def test_a_task_of_a_former_run_that_finishes_late_changes_nothing(lab: Lab) -> 
     expected = sorted(expected + push(lab.client, 60, 70))
     lab.finish(lab.stream())
     assert lab.values() == expected
+
+
+@pytest.mark.parametrize("by_session", [False, True], ids=["option", "session"])
+def test_other_files_under_an_epoch_that_was_published_are_refused(
+    lab: Lab, spark: SparkSession, folder: Path, by_session: bool
+) -> None:
+    files, checkpoint = folder / "files", folder / "checkpoints" / "copy"
+    files.mkdir()
+
+    def copy() -> None:
+        read = spark.readStream.format("text").load(str(files))
+        sink = read.writeStream.format("penstock").option("url", lab.dsn).option("queue", "out").queryName("copy")
+        sink = sink if by_session else sink.option("checkpointLocation", str(checkpoint))
+        assert sink.trigger(availableNow=True).start().awaitTermination(60)
+
+    if by_session:
+        spark.conf.set("spark.sql.streaming.checkpointLocation", str(checkpoint.parent))
+    try:
+        for name in ("a", "b"):
+            (files / f"{name}.txt").write_text(f"{name}\n")
+            copy()
+        for kind in ("offsets", "commits", "sources/0"):
+            for name in ("1", ".1.crc"):
+                (checkpoint / kind / name).unlink()
+        # The same file under the same number is the same epoch.
+        copy()
+        for kind in ("offsets", "commits", "sources/0"):
+            for name in ("1", ".1.crc"):
+                (checkpoint / kind / name).unlink()
+        (files / "b.txt").unlink()
+        (files / "c.txt").write_text("c\n")
+        with pytest.raises(StreamingQueryException, match="with other content"):
+            copy()
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+
+    assert sorted(lab.values("out")) == [b"a", b"b"]

@@ -46,6 +46,19 @@ BAD = {
         {"subscribe": "a", "minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"},
         "minOffsetsPerTrigger is 2, and maxOffsetsPerTrigger 1",
     ),
+    "a time out of reach": ({"subscribe": "a", "startingTimestamp": "9" * 20}, "startingTimestamp is"),
+    "a moment out of reach": (
+        {"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"p": 99999999999999999999999}}'},
+        "in the years 1 to 9999",
+    ),
+    "brackets without end": ({"subscribe": "a", "startingOffsets": "[" * 100_000}, "[…', which cannot be used"),
+    "more tasks than numbers": ({"subscribe": "a", "minPartitions": "9" * 400}, "9223372036854775807 at most"),
+    "more messages than numbers": ({"subscribe": "a", "maxOffsetsPerTrigger": "9" * 25}, "maxOffsetsPerTrigger is"),
+    "a delay without end": (
+        {"subscribe": "a", "minOffsetsPerTrigger": "1", "maxTriggerDelay": "9" * 400 + "d"},
+        "maxTriggerDelay is",
+    ),
+    "others without a group": ({"subscribe": "a", "readWith": "b"}, "readWith names queues that the same group reads"),
     "an empty assignment": ({"assign": '{"a": []}'}, "it must be JSON such as"),
 }
 

@@ -107,6 +107,9 @@ def streams(spark: "SparkSession", flow: Flow, connection: Connection) -> "dict[
             "maxOffsetsPerTrigger": str(flow.max_messages),
             "maxBytesPerTrigger": flow.max_bytes,
         }
+        others = sorted(set(flow.sources.values()) - {queue})
+        if others:
+            options["readWith"] = ",".join(others)
         frames[alias] = _load(spark.readStream.format("penstock").options(**options), spark, flow, alias)
     return frames
 
@@ -242,11 +245,20 @@ def _without_other_pairs(frame: "DataFrame", known: Sequence[str]) -> "DataFrame
     What a redriven message was first is still in the state of a join. So it would meet the partners of old, for whom
     the row was written long ago, and a pair that was redriven would come three times: new with old, old with new, and
     new with new. Of rows with a redriven message, those count of which all messages failed together.
+
+    Only a redriven message is in a lane, where nobody else can push. The header of any other means nothing: it may be
+    somebody's own, or have come along from the flow before.
     """
     if len(known) < 2:
         return frame
     messages = [_column(name) for name in known]
-    rows = [F.split(F.get_json_object(message["headers"], f"$['{_ROWS}']"), ",") for message in messages]
+    rows = [
+        F.when(
+            message["partition"].startswith(_LANE),
+            F.split(F.get_json_object(message["headers"], f"$['{_ROWS}']"), ","),
+        )
+        for message in messages
+    ]
     none = F.array().cast("array<string>")
     shared = reduce(
         lambda so_far, one: F.when(one[0]["offset"].isNull(), so_far).otherwise(
@@ -275,7 +287,8 @@ class _Message:
         self._flow, self._frame, self._route = flow, frame, route
         self._partition = self._home(self._text("partition", route.partition))
         self._key = self._text("key", route.key)
-        self._headers = F.to_json(self._header_texts())
+        # What a redriven message failed with here is no matter of those who read what is written.
+        self._headers = F.to_json(F.map_filter(self._header_texts(), lambda name, _: name != _ROWS))
         self.value = self._value(columns)
 
     def struct(self, value: "Column") -> "Column":

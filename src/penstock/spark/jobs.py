@@ -14,6 +14,12 @@ class Job:
     epoch: int
 
 
+def current_checkpoints() -> str | None:
+    """Return the folder in which the session of this task has the checkpoints of its queries, if it has one."""
+    context = TaskContext.get()
+    return context.getLocalProperty("spark.sql.streaming.checkpointLocation") if context else None
+
+
 def current_job() -> Job | None:
     """Return which query, run and epoch this task works for; None in a batch."""
     context = TaskContext.get()

@@ -37,6 +37,7 @@ READ_OPTIONS = (
     "minPartitions",
     "failOnDataLoss",
     "groupId",
+    "readWith",
     "archive",
     "valueSchema",
     "messageColumn",
@@ -47,6 +48,11 @@ _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 WRITE_OPTIONS = ("url", "queue", "groupId", "batchName")
 # What Spark itself puts among the options of a stream.
 _SPARKS_OWN = {"checkpointlocation", "queryname", "path"}
+
+# What PostgreSQL can count to.
+_MOST = (1 << 63) - 1
+# How much of an option an error repeats.
+_SHOWN = 200
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -92,13 +98,16 @@ class ReadOptions:
     ending_times: Moments | None = None
     min_offsets: int | None = None
     max_delay: float = 15 * 60.0
+    # Queues that other sources of the query read, which share the limits of a batch with this one.
+    read_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class WriteOptions:
     """Where to write; without a queue, each row names its own. With a group, an epoch has its progress in it too.
 
-    A batch that has a name is written once, however often it is run. The checkpoint is Spark's, of a stream.
+    A batch that has a name is written once, however often it is run. The checkpoint is Spark's, of a stream,
+    and so is the query's name, which its folder has where the session says where checkpoints are.
     """
 
     target: Target
@@ -106,6 +115,7 @@ class WriteOptions:
     group: str | None = None
     name: str | None = None
     checkpoint: str | None = None
+    query: str | None = None
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int = MOST_TASKS) -> ReadOptions:
@@ -132,6 +142,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
         raise InvalidInput(
             "groupId follows whole queues, so it goes with subscribe or subscribePattern, not with assign"
         )
+    if "readWith" in known and "groupId" not in known:
+        raise InvalidInput("readWith names queues that the same group reads: give groupId too")
     if known.get("startingOffsets") == "committed" and "groupId" not in known:
         raise InvalidInput("startingOffsets is committed, which is where a group stands: give groupId too")
     starting: int | Offsets = _take(known, "startingOffsets", _offsets, LATEST if streaming else EARLIEST)
@@ -171,6 +183,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
         ending_times=_take(known, "endingOffsetsByTimestamp", _moments, None),
         min_offsets=min_offsets,
         max_delay=_take(known, "maxTriggerDelay", _seconds, 15 * 60.0),
+        read_with=_take(known, "readWith", _names, ()),
     )
 
 
@@ -190,8 +203,9 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Check the options of a writer."""
     known = _known(given, WRITE_OPTIONS)
     queue, group, name = (_take(known, option, _name, None) for option in ("queue", "groupId", "batchName"))
-    checkpoint = next((value for key, value in given.items() if key.lower() == "checkpointlocation"), None)
-    return WriteOptions(_target(known), queue, group, name, checkpoint)
+    sparks = {key.lower(): value for key, value in given.items()}
+    checkpoint, query = sparks.get("checkpointlocation"), sparks.get("queryname")
+    return WriteOptions(_target(known), queue, group, name, checkpoint, query)
 
 
 def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
@@ -215,7 +229,8 @@ def _take(known: Mapping[str, str], name: str, parse: Callable[[str], T], defaul
     try:
         return parse(known[name])
     except (ValueError, TypeError) as error:
-        raise InvalidInput(f"option {name} is {known[name]!r}, which cannot be used: {error}") from None
+        shown = known[name] if len(known[name]) <= _SHOWN else f"{known[name][:_SHOWN]}…"
+        raise InvalidInput(f"option {name} is {shown!r}, which cannot be used: {error}") from None
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -263,7 +278,7 @@ def _offsets(text: str) -> int | Offsets:
 def _json(text: str, hint: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise ValueError(f"it must be {hint}")
@@ -279,7 +294,10 @@ def _value_schema(text: str) -> dict[str, Any]:
 
 def _moment(text: str) -> datetime:
     if text.lstrip("-").isdigit():
-        return datetime.fromtimestamp(int(text) / 1000, UTC)
+        try:
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        except (ValueError, OverflowError, OSError):
+            raise ValueError("it must be a time in the years 1 to 9999, in milliseconds since 1970") from None
     moment: datetime | None = None
     with contextlib.suppress(ValueError):
         moment = datetime.fromisoformat(text)
@@ -307,13 +325,15 @@ def _seconds(text: str) -> float:
     unit = text.strip().lower()[len(number) :]
     if unit not in units or not number.strip().isdigit():
         raise ValueError("it must be a time such as 30s, 15m or 1h")
-    return int(number) * units[unit]
+    return _count(number, least=0) * units[unit]
 
 
-def _count(text: str) -> int:
+def _count(text: str, least: int = 1) -> int:
     value = int(text)
-    if value < 1:
+    if value < least:
         raise ValueError("it must be a whole number above 0")
+    if value > _MOST:
+        raise ValueError(f"it must be {_MOST} at most")
     return value
 
 

@@ -7,6 +7,7 @@ given that very one again: the same messages under the same epoch, whichever sin
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self._watch = Watch(options)
+        self._others = Watch(replace(options, queues=options.read_with, pattern=None, starting=COMMITTED))
         self._progress = Progress(options.target, options.group, self._watch)
         self._until: Positions | None = None
         self._nothing_at: float | None = None
@@ -222,11 +224,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         behind = heads > starts
         ids, starts, ends = spans.ids[behind], starts[behind], heads[behind]
         if len(ids) and not isinstance(limit, ReadAllAvailable):
-            limits = self.options.max_offsets, self.options.max_bytes
-            ends = admit(self.options.target, (ids, starts, ends), *limits, self._depth + 1)
+            ends = self._admitted(ids, starts, ends)
             some = ends > starts
             ids, starts, ends = ids[some], starts[some], ends[some]
         return ids, starts, ends
+
+    def _admitted(self, ids: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
+        """Return where ranges stop. With other sources, all are cut at one moment, and each one takes its own part."""
+        limits = self.options.max_offsets, self.options.max_bytes
+        if not self.options.read_with:
+            return admit(self.options.target, (ids, starts, ends), *limits, self._depth + 1)
+        spans = self._others.look(floors=True, skip_missing=True)
+        others = spans.ids, self._others.starting(spans), spans.heads
+        waiting = (others[2] > others[1]) & ~np.isin(others[0], ids)
+        everything = [
+            np.concatenate([mine, their[waiting]]) for mine, their in zip((ids, starts, ends), others, strict=True)
+        ]
+        # The same order and the same turn for all of them, so that they come to the same answer.
+        order = np.argsort(everything[0])
+        turn = int(everything[1].sum()) // (self.options.max_offsets or 1)
+        low, begin, high = (column[order] for column in everything)
+        stops = admit(self.options.target, (low, begin, high), *limits, turn)
+        return Positions(low, stops).get(ids, starts)
 
     def _save(self, parent: SnapshotName | None, ids: Numbers, starts: Numbers, ends: Numbers) -> Offset:
         positions = self._positions.moved(ids, ends)

@@ -4,9 +4,10 @@ A stage belongs to one attempt of one task. What the driver publishes are the at
 each epoch of a query; a batch is a query of one epoch. What nobody publishes is removed.
 """
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,7 +20,7 @@ from penstock.engine.flow_calls import Letter
 from penstock.engine.stage_calls import Limits, Part
 from penstock.errors import PenstockError
 from penstock.spark.connections import run
-from penstock.spark.jobs import Job, current_job
+from penstock.spark.jobs import Job, current_checkpoints, current_job
 from penstock.spark.letters import stage_letters
 from penstock.spark.options import Target, WriteOptions
 from penstock.spark.schema import DEAD, DEAD_COPY
@@ -33,12 +34,13 @@ _FULL_BYTES = 64 << 10
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task has staged; without rows there is no stage."""
+    """What one task has staged; without rows there is no stage. The checkpoint is that of the query, if known."""
 
     job: Job
     task: int
     stage: int | None
     messages: int
+    checkpoint: str | None = None
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -74,15 +76,22 @@ class StreamWriter(DataSourceStreamArrowWriter):
         job = current_job()
         if job is None:
             raise PenstockError("this task belongs to no streaming query; Spark is to say which in its properties")
-        return stage(self.options, job, iterator)
+        return replace(stage(self.options, job, iterator), checkpoint=self._checkpoint())
+
+    def _checkpoint(self) -> str | None:
+        """Return where the query has its checkpoint; the option says it, or else the session, to tasks only."""
+        folder = current_checkpoints()
+        if self.options.checkpoint is not None or folder is None or self.options.query is None:
+            return self.options.checkpoint
+        return f"{folder.rstrip('/')}/{self.options.query}"
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the epoch; a repeated one changes nothing."""
         # The driver does not know the query here, and every task does.
-        job = next((message.job for message in messages if isinstance(message, Staged)), None)
-        if job is None:
+        first = next((message for message in messages if isinstance(message, Staged)), None)
+        if first is None:
             raise PenstockError(f"epoch {batchId} has no task that says which query it belongs to")
-        publish(self.options, job, messages, reading(self.options.checkpoint, job.epoch))
+        publish(self.options, first.job, messages, reading(first.checkpoint, first.job.epoch))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give up what this run has staged for the epoch."""
@@ -168,16 +177,38 @@ class _Sender:
 def reading(checkpoint: str | None, epoch: int) -> str | None:
     """Return what all sources of an epoch read, as Spark wrote it to a checkpoint in a folder of this machine.
 
-    Sources in this database note what they read; of others, Kafka or a penstock elsewhere, nobody else tells.
+    Sources in this database note what they read; of others, Kafka or a penstock elsewhere, nobody else tells. Of files
+    the offset is a mere number, and which files it stands for is written beside it.
     """
     if checkpoint is None or (":" in checkpoint and not checkpoint.startswith("file:")):
         return None
     try:
-        lines = Path(checkpoint.removeprefix("file:"), "offsets", str(epoch)).read_text().splitlines()
+        folder = Path(checkpoint.removeprefix("file:"))
+        # First come the version and the batch's own time, which is another one when the batch is planned again.
+        offsets = (folder / "offsets" / str(epoch)).read_text().splitlines()[2:]
+        files = [line for source, offset in enumerate(offsets) for line in _files(folder, source, offset)]
     except (OSError, UnicodeDecodeError):
         return None
-    # First come the version and the batch's own time, which is another one when the batch is planned again.
-    return "\n".join(lines[2:]) or None
+    return "\n".join([*offsets, *files]) or None
+
+
+def _files(checkpoint: Path, source: int, offset: str) -> list[str]:
+    """Return which files an offset of a file source stands for; of any other source, none."""
+    number = _parsed(offset).get("logOffset")
+    log = checkpoint / "sources" / str(source)
+    for path in (log / str(number), log / f"{number}.compact"):
+        if isinstance(number, int) and path.is_file():
+            # First comes the version. Every tenth file has all that were before it as well.
+            return sorted(line for line in path.read_text().splitlines()[1:] if _parsed(line).get("batchId") == number)
+    return []
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def publish(

@@ -183,6 +183,39 @@ def test_windows_over_a_skewed_backlog_get_every_row_and_late_ones_are_counted(p
     assert [info.late_rows for info in plant.client.flows()] == [1, 0]
 
 
+@pytest.mark.parametrize("as_it_came", [False, True], ids=["loaded at once", "as it came"])
+def test_windows_over_two_sources_get_every_row_though_one_has_far_more_to_read(plant: Plant, as_it_came: bool) -> None:
+    flow = Flow("u", sources={"a": "big", "b": "small"}, schema=dict.fromkeys("ab", "at timestamp"), max_messages=1000)
+
+    @flow.step
+    def per_minute(a: DataFrame, b: DataFrame) -> DataFrame:
+        both = a.select("at").unionByName(b.select("at")).withWatermark("at", "1 minute")
+        return both.groupBy(functions.window("at", "1 minute").alias("w")).count().select("w.start", "count")
+
+    flow.to("out", partition="'all'")
+    for queue, count in (("small", 60), ("big", 3000)):
+        seconds = [3600 * number // count for number in range(count)]
+        rows = [{"at": f"2026-01-01T12:{second // 60:02}:{second % 60:02}Z"} for second in seconds]
+        plant.client.push(queue, rows, partition="p")
+        plant.client.push(queue, {"at": "2026-01-01T14:00:00Z"}, partition="p")
+    if as_it_came:
+        with psycopg.connect(plant.dsn) as connection:
+            connection.execute(
+                "UPDATE penstock.segments s SET created_at = r.times[1], run_counts = r.counts, run_times = r.times"
+                " FROM (SELECT s.partition_id, array_fill(1, ARRAY[s.count]) AS counts,"
+                "   array_agg(now() - interval '3 hours' + interval '1 hour' * i / s.count ORDER BY i) AS times"
+                "   FROM penstock.segments s CROSS JOIN generate_series(0, s.count - 1) i WHERE s.count > 1"
+                "   GROUP BY s.partition_id, s.count) r"
+                " WHERE s.partition_id = r.partition_id AND s.count > 1"
+            )
+
+    assert plant.drain(flow), plant.said
+
+    assert [value["count"] for value in plant.values("out")] == [51] * 60
+    assert [info.late_rows for info in plant.client.flows()] == [0]
+    assert [plant.client.lag(queue, "u") for queue in ("big", "small")] == [0, 0]
+
+
 def test_two_sources_make_a_join_and_a_pair_that_fails_is_dead_on_both_sides(plant: Plant) -> None:
     flow = Flow(
         "paid",
@@ -233,6 +266,33 @@ def test_a_pair_that_fails_loses_neither_message_and_comes_out_once_when_it_is_r
         assert plant.drain(paid(condition)), plant.said
         assert sorted(value["paid"] for value in plant.values("out")) == sorted(written)
     assert plant.letters("in") == plant.letters("payments") == {}
+
+
+def test_a_header_named_as_that_of_redriven_pairs_means_nothing_on_other_messages(plant: Plant) -> None:
+    def paid(least: int) -> Flow:
+        flow = Flow("paid", sources={"o": "in", "p": "payments"}, schema={"o": "id long", "p": "order long, paid long"})
+
+        @flow.step
+        def joined(o: DataFrame, p: DataFrame) -> DataFrame:
+            return o.join(p, o.id == p.order)
+
+        flow.expect("enough", f"paid >= {least}")
+        flow.to("paid", partition="'all'", headers="_message_o.headers")
+        return flow
+
+    own = {"penstock-rows": "mine", "colour": "red"}
+    plant.client.push("in", [Message({"id": number}, partition="a", headers=own) for number in (1, 2)])
+    plant.client.push("payments", [{"order": 1, "paid": 9}, {"order": 2, "paid": 1}], partition="a")
+
+    assert plant.drain(paid(5))
+    written = plant.ids("paid")
+    assert plant.client.redrive("in", "paid") == plant.client.redrive("payments", "paid") == 1
+    assert plant.drain(paid(0))
+
+    assert written == [1]
+    assert plant.ids("paid") == [1, 2]
+    headers = [message.headers or {} for message in plant.client.scan("paid", "all")]
+    assert [(each["colour"], "penstock-rows" in each) for each in headers] == [("red", False)] * 2
 
 
 def test_a_message_at_which_a_step_fails_becomes_a_dead_letter_and_its_neighbours_do_not(plant: Plant) -> None:

@@ -35,7 +35,13 @@ BEGIN
                 SELECT p.name FROM penstock.partitions p WHERE p.partition_id = d.partition_id
             ))) || jsonb_build_object(
                 'penstock-origin', penstock.message_id(d.partition_id, d.message_offset, d.created_at)::text
-            ) || coalesce(d.headers, '{}') || jsonb_strip_nulls(jsonb_build_object(
+            ) || CASE
+                -- Outside of lanes the header is the sender's own, and says nothing.
+                WHEN EXISTS (
+                    SELECT FROM penstock.partitions p WHERE p.partition_id = d.partition_id AND p.lane_of IS NOT NULL
+                ) THEN coalesce(d.headers, '{}')
+                ELSE coalesce(d.headers, '{}') - 'penstock-rows'
+            END || jsonb_strip_nulls(jsonb_build_object(
                 'penstock-rows', array_to_string(d.row_ids, ',')
             )) ORDER BY d.dead_letter_id) AS headers
         FROM penstock.take_dead_letters(queue_name, group_name, wanted_reason, wanted_ids, max_rows) d
