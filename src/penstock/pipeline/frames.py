@@ -58,10 +58,13 @@ class Connection(NamedTuple):
     """What the connector is told in every query."""
 
     url: str | None
+    # What the errors of source and sink are signed with.
+    sign: str | None = None
 
     def options(self) -> dict[str, str]:
         """Return the options that say which penstock is meant."""
-        return {} if self.url is None else {"url": self.url}
+        given = {"url": self.url, "errorSign": self.sign}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def value_schema(spark: "SparkSession", flow: Flow, alias: str) -> StructType | None:
