@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import time
 from collections import Counter
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,34 @@ def test_messages_that_kill_or_garble_are_dead_letters_too(plant: Plant) -> None
     assert letters.keys() == {4, 9}
     assert letters[9] == "ValueError: a nul: \\x00"
     assert "Python worker exited unexpectedly" in letters[4]
+
+
+def test_a_row_that_fails_and_comes_from_no_message_is_rejected_beside_those_that_are_dead_letters(
+    plant: Plant,
+) -> None:
+    flow = Flow("f", source="in", schema="id long")
+
+    @flow.step
+    def more(df: DataFrame) -> DataFrame:
+        message = functions.col("_message")
+        places = {
+            1: message,
+            2: functions.lit(None).cast(df.schema["_message"].dataType),
+            3: message.withField("offset", functions.lit(None).cast("long")),
+            4: message.withField("queue", functions.lit("elsewhere")),
+        }
+        return reduce(
+            DataFrame.unionByName,
+            (df.withColumn("id", df.id * factor).withColumn("_message", place) for factor, place in places.items()),
+        )
+
+    flow.expect("id is positive", "id > 0")
+    flow.to("out", partition="'p'")
+    plant.client.push("in", [{"id": 1}, {"id": -1}], partition="p")
+    assert plant.drain(flow), plant.said
+    assert plant.ids("out") == [1, 2, 3, 4]
+    assert plant.letters() == {"f: id is positive": 1}
+    assert plant.ids("f.rejected") == [-4, -3, -2]
 
 
 def test_a_step_may_raise_what_it_likes_and_fails_for_the_messages_that_it_fails_at(plant: Plant) -> None:
