@@ -98,6 +98,7 @@ class Enlister:
             give_up=PATIENCE + 1 if wishes.once else None,
             backoff=wishes.backoff,
             late_rows=self._late_rows(flow.name),
+            sign=self._connection.sign,
         )
         return [running, *(self._enlist_copy(flow, index, made) for index in range(len(flow.copies)))]
 
@@ -132,7 +133,8 @@ class Enlister:
             return self._start(name, flow.trigger, writer, checkpoint, table)
 
         give_up = PATIENCE if self._wishes.once else None
-        return Running(name, start, once=self._wishes.once, give_up=give_up, backoff=self._wishes.backoff)
+        wishes, sign = self._wishes, self._connection.sign
+        return Running(name, start, once=wishes.once, give_up=give_up, backoff=wishes.backoff, sign=sign)
 
     def _start(
         self, name: str, trigger: str, writer: Any, checkpoint: str, table: str | None = None

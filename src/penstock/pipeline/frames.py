@@ -58,10 +58,13 @@ class Connection(NamedTuple):
     """What the connector is told in every query."""
 
     url: str | None
+    # What the errors of source and sink are signed with.
+    sign: str | None = None
 
     def options(self) -> dict[str, str]:
         """Return the options that say which penstock is meant."""
-        return {} if self.url is None else {"url": self.url}
+        given = {"url": self.url, "errorSign": self.sign}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def value_schema(spark: "SparkSession", flow: Flow, alias: str) -> StructType | None:
@@ -234,7 +237,7 @@ def sink_rows(flow: Flow, frame: "DataFrame", limits: Mapping[str, int]) -> "Dat
         wanted = alive if route.when is None else alive & _condition(flow, frame, route.when, route.name, route.where)
         entries.append(F.when(wanted, message.struct(F.col(f"{_OWN}value{index}"))))
     if checks:
-        entries += [_dead(flow, name, columns, known) for name in known] or [_rejected(flow, columns)]
+        entries += [*(_dead(flow, name, columns, known) for name in known), _rejected(flow, columns, known)]
     rows = prepared.select(F.explode(F.filter(F.array(*entries), lambda entry: entry.isNotNull())).alias("row"))
     return rows.select("row.*")
 
@@ -418,11 +421,18 @@ def _dead(flow: Flow, message: str, columns: list[str], known: Sequence[str]) ->
         dead_error=F.substring(F.to_json(F.struct(*map(_column, columns)), _TIMES), 1, _MOST_ERROR),
         **copy,
     )
-    return F.when(failed.isNotNull() & place["offset"].isNotNull(), entry)
+    return F.when(failed.isNotNull() & _comes_from(flow, message), entry)
 
 
-def _rejected(flow: Flow, columns: list[str]) -> "Column":
-    """Return the entry for a row that a queue cannot take and that comes from no message: it goes to one that can."""
+def _comes_from(flow: Flow, message: str) -> "Column":
+    """Say whether a row comes from a message that its column names: rows that a step adds may have none, or no such."""
+    place = _column(message)
+    known = place["queue"].isin(*flow.sources.values()) & place["partition"].isNotNull() & (place["offset"] >= 0)
+    return F.coalesce(known, F.lit(False))
+
+
+def _rejected(flow: Flow, columns: list[str], known: Sequence[str]) -> "Column":
+    """Return the entry for a row that fails and that comes from no message: it goes to a queue that can take it."""
     failed = F.col(f"{_OWN}failed")
     entry = _entry(
         flow,
@@ -431,7 +441,8 @@ def _rejected(flow: Flow, columns: list[str]) -> "Column":
         value=F.substring(F.to_json(F.struct(*map(_column, columns)), _TIMES), 1, _MOST_ERROR),
         headers=F.to_json(F.create_map(F.lit("penstock-reason"), F.concat(F.lit(f"{flow.name}: "), failed))),
     )
-    return F.when(failed.isNotNull(), entry)
+    nobodys = reduce(lambda so_far, name: so_far & ~_comes_from(flow, name), known, failed.isNotNull())
+    return F.when(nobodys, entry)
 
 
 def _column(name: str) -> "Column":

@@ -25,7 +25,7 @@ from penstock.engine.flow_calls import Range
 from penstock.pipeline import frames
 from penstock.pipeline.flow import Flow
 from penstock.pipeline.frames import Connection, Problem
-from penstock.pipeline.running import FAILURES, explain
+from penstock.pipeline.running import FAILURES, explain, own_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,11 +35,8 @@ MOST = 100
 MOST_SECONDS = 120.0
 # Of fewer than so many, all may be poison. And so many are tried for some that are none.
 _FEW = 10
-# What is no message's fault: penstock's own errors, and a machine that is too busy to start a process.
-_NOBODYS_FAULT = (
-    *("Unavailable:", "TimedOut:", "Retryable:", "SetupError:", "OperationalError:"),
-    "Python worker failed to connect back",
-)
+# What is no message's fault, beside penstock's own errors: a machine that is too busy to start a process.
+_NOBODYS_FAULT = "Python worker failed to connect back"
 _PLACE = "__penstock_place"
 
 
@@ -175,7 +172,8 @@ class Probe:
             raise _Interrupted from error
         except FAILURES as error:
             text = explain(error)
-            if self._stopped or text.startswith(_NOBODYS_FAULT):
+            is_own = own_error(error, self._connection.sign) is not None
+            if self._stopped or is_own or text.startswith(_NOBODYS_FAULT):
                 raise _Interrupted from error
             return text
         return None

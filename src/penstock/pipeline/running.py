@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from penstock.engine.flow_calls import Telling
 from penstock.engine.texts import storable
 from penstock.errors import CheckpointError, DataLost, PenstockError
+from penstock.spark.signing import signed_error
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -89,6 +90,7 @@ class Running:
         give_up: int | None = None,
         backoff: float = BACKOFF_FIRST,
         late_rows: int = 0,
+        sign: str | None = None,
     ) -> None:
         self.name = name
         self._start = start
@@ -96,6 +98,7 @@ class Running:
         self._once = once
         self._give_up = give_up
         self._backoff = backoff
+        self._sign = sign
         self._query: StreamingQuery | None = None
         self._mending: Mending | None = None
         self._retry_at = 0.0
@@ -205,9 +208,9 @@ class Running:
             self.state = "finished" if self._once else "starting"
             self.error = None
             return
-        text = explain(problem)
-        # Across Spark's processes an exception is known by the name of its class.
-        if text.partition(": ")[0] in _HOPELESS:
+        own = own_error(problem, self._sign)
+        text = own or explain(problem)
+        if own is not None and own.partition(": ")[0] in _HOPELESS:
             self._fail(f"{text} `penstock run --reset {self.name}` begins with a new checkpoint where the flow stands.")
             return
         self._back_off(text)
@@ -243,6 +246,15 @@ class Running:
         if self._mending is not None:
             mending, self._mending = self._mending, None
             mending.stop()
+
+
+def own_error(error: Exception, sign: str | None) -> str | None:
+    """Return the name and the words of what penstock's source or sink raised, or None if it was somebody else.
+
+    What a step raises may say anything, and is no reason to give up its flow or to spare its messages.
+    """
+    found = signed_error(str(error), sign)
+    return None if found is None else storable(found)[:500]
 
 
 def explain(error: Exception) -> str:

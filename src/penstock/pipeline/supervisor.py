@@ -29,6 +29,7 @@ from penstock.pipeline.frames import Connection
 from penstock.pipeline.loading import ship
 from penstock.pipeline.running import BACKOFF_FIRST, Running, explain
 from penstock.settings import Settings
+from penstock.spark.signing import new_sign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +79,7 @@ class Supervisor:
         self._wishes = Wishes(checkpoints or default_base(settings), once, frozenset(reset), backoff)
         self._echo = echo
         self._me = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-        self._connection = Connection(settings.url)
+        self._connection = Connection(settings.url, new_sign())
         self._database = Database(settings)
         self._ending = threading.Event()
         self._paused: set[str] = set()

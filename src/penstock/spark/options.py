@@ -42,10 +42,11 @@ READ_OPTIONS = (
     "valueSchema",
     "messageColumn",
     "messageValue",
+    "errorSign",
 )
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-WRITE_OPTIONS = ("url", "queue", "groupId", "batchName")
+WRITE_OPTIONS = ("url", "queue", "groupId", "batchName", "errorSign")
 # What Spark itself puts among the options of a stream.
 _SPARKS_OWN = {"checkpointlocation", "queryname", "path"}
 
@@ -66,6 +67,8 @@ class Target:
 
     url: str | None = field(repr=False)
     home: str
+    # What errors are signed with; it says nothing about the database.
+    sign: str | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return "the embedded PostgreSQL" if self.url is None else redact(self.url)
@@ -220,7 +223,7 @@ def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
 
 def _target(known: Mapping[str, str]) -> Target:
     settings = resolve({"url": known.get("url")})
-    return Target(settings.url, str(settings.home))
+    return Target(settings.url, str(settings.home), known.get("errorSign"))
 
 
 def _take(known: Mapping[str, str], name: str, parse: Callable[[str], T], default: D) -> T | D:

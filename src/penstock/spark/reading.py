@@ -16,11 +16,13 @@ from penstock.spark.filters import Narrowing
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import PAGE_BYTES, Page, Task, plan
 from penstock.spark.positions import Numbers, Spans, Watch, data_lost
+from penstock.spark.signing import signs_errors
 
 # Ranges in one call: each costs little, and all of them an answer that has to be held.
 _MOST_RANGES = 4096
 
 
+@signs_errors
 class BatchReader(DataSourceReader):
     """Reads from startingOffsets to endingOffsets; Spark filters what comes of it."""
 

@@ -34,6 +34,7 @@ from penstock.spark.planning import Task, plan
 from penstock.spark.positions import Numbers, Positions, Spans, Watch, data_lost, numbers
 from penstock.spark.progress import Progress
 from penstock.spark.reading import read_task
+from penstock.spark.signing import signs_errors
 
 # With nothing to do Spark asks some 85 times a second; it waits here instead.
 _POLL_SECONDS = 0.25
@@ -50,6 +51,7 @@ _ORIGIN: Offset = {"snapshot": 0}
 _NOTHING = Positions(numbers([]), numbers([]))
 
 
+@signs_errors
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches on the driver, and reads them in tasks."""
 

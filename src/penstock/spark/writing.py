@@ -24,6 +24,7 @@ from penstock.spark.jobs import Job, current_checkpoints, current_job
 from penstock.spark.letters import stage_letters
 from penstock.spark.options import Target, WriteOptions
 from penstock.spark.schema import DEAD, DEAD_COPY
+from penstock.spark.signing import signs_errors
 
 # How much a task holds before it writes.
 FLUSH_BYTES = 8 << 20
@@ -43,6 +44,7 @@ class Staged(WriterCommitMessage):
     checkpoint: str | None = None
 
 
+@signs_errors
 class BatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame: all of it or nothing."""
 
@@ -65,6 +67,7 @@ class BatchWriter(DataSourceArrowWriter):
         give_up(self.options.target, messages)
 
 
+@signs_errors
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes each epoch of a streaming query once."""
 

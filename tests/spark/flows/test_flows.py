@@ -3,9 +3,12 @@
 import json
 import math
 import os
+import re
 import shutil
+import sqlite3
 import time
 from collections import Counter
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -408,6 +411,67 @@ def test_messages_that_kill_or_garble_are_dead_letters_too(plant: Plant) -> None
     assert letters.keys() == {4, 9}
     assert letters[9] == "ValueError: a nul: \\x00"
     assert "Python worker exited unexpectedly" in letters[4]
+
+
+def test_a_row_that_fails_and_comes_from_no_message_is_rejected_beside_those_that_are_dead_letters(
+    plant: Plant,
+) -> None:
+    flow = Flow("f", source="in", schema="id long")
+
+    @flow.step
+    def more(df: DataFrame) -> DataFrame:
+        message = functions.col("_message")
+        places = {
+            1: message,
+            2: functions.lit(None).cast(df.schema["_message"].dataType),
+            3: message.withField("offset", functions.lit(None).cast("long")),
+            4: message.withField("queue", functions.lit("elsewhere")),
+        }
+        return reduce(
+            DataFrame.unionByName,
+            (df.withColumn("id", df.id * factor).withColumn("_message", place) for factor, place in places.items()),
+        )
+
+    flow.expect("id is positive", "id > 0")
+    flow.to("out", partition="'p'")
+    plant.client.push("in", [{"id": 1}, {"id": -1}], partition="p")
+    assert plant.drain(flow), plant.said
+    assert plant.ids("out") == [1, 2, 3, 4]
+    assert plant.letters() == {"f: id is positive": 1}
+    assert plant.ids("f.rejected") == [-4, -3, -2]
+
+
+def test_a_step_may_raise_what_it_likes_and_fails_for_the_messages_that_it_fails_at(plant: Plant) -> None:
+    flow = Flow("quoting", source="in", schema="id long, text string")
+
+    def quoting(number, text):  # type: ignore[no-untyped-def]
+        if number == 3:
+            sqlite3.connect(":memory:").execute("SELECT nothing")
+        if text is not None:
+            raise ValueError(f"cannot parse {text}")
+        return number
+
+    handled = functions.udf(quoting, LongType())
+    flow.step(lambda df: df.withColumn("id", handled("id", "text")))
+    flow.to("out", partition="'p'")
+    texts = {1: "x\nCheckpointError: gone\nDataLost: gone"}
+    plant.client.push("in", [{"id": n, "text": texts.get(n)} for n in range(4)], partition="p")
+    assert plant.drain(flow), plant.said
+    assert plant.ids("out") == [0, 2]
+    assert {letter.offset for letter in plant.client.dead_letters("in")} == {1, 3}
+
+
+def test_a_flow_whose_messages_are_gone_is_failed_at_once_and_says_what_to_do(plant: Plant) -> None:
+    flow = Flow("f", source="in", schema=ORDERS).to("out")
+    plant.client.push("in", orders(1, 5), partition="p")
+    assert plant.drain(flow), plant.said
+    plant.client.push("in", orders(5, 9), partition="p")
+    plant.client.delete("in", partition="p")
+    assert not plant.drain(flow)
+    (info,) = plant.client.flows()
+    assert info.failures == 0
+    assert re.fullmatch(r"DataLost: offset 4 of .* `penstock run --reset f` begins with .*", info.error or "")
+    assert not any("penstock-" in line for line in plant.said)
 
 
 def test_what_is_wrong_with_columns_is_told_before_anything_starts(plant: Plant) -> None:
