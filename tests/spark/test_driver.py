@@ -3,8 +3,7 @@
 import psycopg
 import pytest
 
-from penstock import Client
-from penstock.errors import InvalidInput
+from penstock import Client, DataLost
 from penstock.spark import progress
 from penstock.spark.options import read_options
 from penstock.spark.streaming import Offset, StreamReader
@@ -56,5 +55,5 @@ def test_a_deleted_partition_that_was_read_to_its_end_is_forgotten_and_another_i
     client.push("in", b"3", partition="q")
     client.delete("in", partition="q")
     for one in (stream, reader(dsn)):
-        with pytest.raises(InvalidInput, match="a partition that was deleted"):
+        with pytest.raises(DataLost, match="a partition that was deleted"):
             following(one, second)

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from penstock import Client, InvalidInput, NotFound, PenstockError
+from penstock import Client, DataLost, InvalidInput, NotFound, PenstockError
 from penstock.errors import Unavailable
 from penstock.spark.options import read_options
 from penstock.spark.planning import Task
@@ -108,7 +108,7 @@ def test_a_partition_that_is_gone_or_ends_too_soon_is_an_error_unless_told_other
         with psycopg.connect(dsn) as connection:
             connection.execute("DELETE FROM penstock.segments WHERE base_offset = 2")
     client.push("in", b"b", partition="stays")
-    with pytest.raises(InvalidInput, match="failOnDataLoss"):
+    with pytest.raises(DataLost, match="failOnDataLoss"):
         reader(dsn).latestOffset(at, ALL)
     tolerant = reader(dsn, failOnDataLoss="false")
     end = tolerant.latestOffset(at, ALL)
@@ -147,7 +147,7 @@ def test_what_was_dropped_at_the_beginning_of_a_partition_is_an_error_unless_tol
     else:
         drop(dsn, "p", 5)
         end = source.latestOffset(start, ALL)
-    with pytest.raises(InvalidInput, match='offset 0 of partition "p" of "in" is not there'):
+    with pytest.raises(DataLost, match='offset 0 of partition "p" of "in" is not there'):
         source.partitions(start, end)
     assert planned(reader(dsn, failOnDataLoss="false"), start, end)["p"] == (5, 10)
 
@@ -250,8 +250,8 @@ def test_spark_is_told_how_far_a_query_is_behind(client: Client, dsn: str) -> No
         "partitions": 2,
         "latestOffsets": 12,
         "offsetsBehindLatest": 6,
-        "minOffsetsBehindLatest": 0,
-        "maxOffsetsBehindLatest": 6,
+        "minOffsetsBehindLatest": 1,
+        "maxOffsetsBehindLatest": 5,
         "avgOffsetsBehindLatest": 3.0,
     }
     source.latestOffset(at, ReadMaxRows(6))
