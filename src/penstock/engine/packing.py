@@ -88,8 +88,12 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         return msgspec.structs.replace(
             self,
             count=count,
+            # Columns end where their last value does: readers count on that.
+            body=_first_of(self.body, self.ends, self.body_start, packed),
             ends=self.ends[:packed] + self.ends[nulls : nulls + count],
+            keys=self.keys and _first_of(self.keys, self.key_ends or b"", self.key_start, packed),
             key_ends=self.key_ends and self.key_ends[:packed],
+            headers=self.headers and _first_of(self.headers, self.header_ends or b"", self.header_start, packed),
             header_ends=self.header_ends and self.header_ends[:packed],
         )
 
@@ -107,6 +111,12 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         if len(counts) == self.count:
             return moments(stamps)
         return chain.from_iterable(map(repeat, moments(stamps), counts))
+
+
+def _first_of(column: bytes, ends: bytes, start: int, packed: int) -> bytes:
+    """Return a packed column up to where the last of its first values ends."""
+    last = int.from_bytes(ends[packed - _END : packed], "little", signed=True)
+    return column[: max(0, last - start)]
 
 
 def pack(messages: Sequence[Message]) -> list[Segment]:
