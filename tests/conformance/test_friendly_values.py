@@ -89,7 +89,7 @@ def test_lengths_of_time_are_seconds_or_a_timedelta(api: Any) -> None:
     assert batch.nack(delay=minute) == ["retry"]
     assert api.pop("q", "g", wait=timedelta(milliseconds=1)) is None
     assert list(api.consume("q", "g", idle_timeout=timedelta(0), lease=minute)) == []
-    with pytest.raises(InvalidInput, match="delay is .*but must be a number of seconds from 0"):
+    with pytest.raises(InvalidInput, match=r"delay is .*but must be a number of seconds from 0"):
         api.push("q", 1, delay=-minute)
 
 

@@ -54,14 +54,15 @@ class Transacting(Claiming):
         except Trouble:
             undone += level.acked
             level = Level()
-        for name, content in level.pushed:
-            self.model.push(name, [content])
         for batch, held in level.acked:
             assert batch.settled
             for claim in held:
                 self.model.ack(claim)
         for kind, batch in level.popped:
             self.took(self.group(kind), batch, 3)
+        # Pushes are written at the end of the block: no pop within it gets them.
+        for name, content in level.pushed:
+            self.model.push(name, [content])
         for batch, held in undone:
             assert not batch.settled, "the acknowledgement was rolled back"
             self.keep(batch, held)
