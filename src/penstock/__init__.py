@@ -28,14 +28,14 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.engine.async_client import AsyncClient
-    from penstock.engine.batch import AsyncBatch, Batch
-    from penstock.engine.calls import PartitionInfo, QueueInfo
-    from penstock.engine.client import Client
-    from penstock.engine.group_calls import DeadLetter, GroupInfo
-    from penstock.engine.messages import Duplicate, Message, PushResult, Scheduled, StoredMessage
-    from penstock.engine.option_calls import ScheduledInfo
-    from penstock.engine.transaction import PendingPush, Transaction
+    from penstock.broker.messages import Duplicate, Message, PushResult, Scheduled, StoredMessage
+    from penstock.client.async_client import AsyncClient
+    from penstock.client.client import Client
+    from penstock.client.transaction import PendingPush, Transaction
+    from penstock.consuming.batch import AsyncBatch, Batch
+    from penstock.postgres.statements.calls import PartitionInfo, QueueInfo
+    from penstock.postgres.statements.group_calls import DeadLetter, GroupInfo
+    from penstock.postgres.statements.option_calls import ScheduledInfo
 
 __version__ = "0.1.0"
 
@@ -43,22 +43,22 @@ __version__ = "0.1.0"
 logging.getLogger("penstock").addHandler(logging.NullHandler())
 
 _HOMES = {
-    "AsyncBatch": "penstock.engine.batch",
-    "AsyncClient": "penstock.engine.async_client",
-    "Batch": "penstock.engine.batch",
-    "Client": "penstock.engine.client",
-    "DeadLetter": "penstock.engine.group_calls",
-    "Duplicate": "penstock.engine.messages",
-    "GroupInfo": "penstock.engine.group_calls",
-    "Message": "penstock.engine.messages",
-    "PartitionInfo": "penstock.engine.calls",
-    "PendingPush": "penstock.engine.transaction",
-    "PushResult": "penstock.engine.messages",
-    "QueueInfo": "penstock.engine.calls",
-    "Scheduled": "penstock.engine.messages",
-    "ScheduledInfo": "penstock.engine.option_calls",
-    "StoredMessage": "penstock.engine.messages",
-    "Transaction": "penstock.engine.transaction",
+    "AsyncBatch": "penstock.consuming.batch",
+    "AsyncClient": "penstock.client.async_client",
+    "Batch": "penstock.consuming.batch",
+    "Client": "penstock.client.client",
+    "DeadLetter": "penstock.postgres.statements.group_calls",
+    "Duplicate": "penstock.broker.messages",
+    "GroupInfo": "penstock.postgres.statements.group_calls",
+    "Message": "penstock.broker.messages",
+    "PartitionInfo": "penstock.postgres.statements.calls",
+    "PendingPush": "penstock.client.transaction",
+    "PushResult": "penstock.broker.messages",
+    "QueueInfo": "penstock.postgres.statements.calls",
+    "Scheduled": "penstock.broker.messages",
+    "ScheduledInfo": "penstock.postgres.statements.option_calls",
+    "StoredMessage": "penstock.broker.messages",
+    "Transaction": "penstock.client.transaction",
 }
 
 __all__ = [

@@ -57,8 +57,8 @@ def penstock_template(penstock_server: str) -> Iterator[str]:
     """The name of a migrated, empty database that others are copied from."""
     import psycopg
 
-    from penstock.engine.address import with_database
-    from penstock.engine.migrate import migrate
+    from penstock.postgres.address import with_database
+    from penstock.postgres.migrate import migrate
 
     name = f"penstock_template_{uuid4().hex[:12]}"
     _execute(penstock_server, "CREATE DATABASE {}", name)
@@ -71,7 +71,7 @@ def penstock_template(penstock_server: str) -> Iterator[str]:
 @pytest.fixture
 def penstock_dsn(penstock_server: str, penstock_template: str) -> Iterator[str]:
     """The DSN of a fresh, migrated database, dropped after the test."""
-    from penstock.engine.address import with_database
+    from penstock.postgres.address import with_database
 
     name = f"penstock_test_{uuid4().hex[:12]}"
     _execute(penstock_server, "CREATE DATABASE {} TEMPLATE {}", name, penstock_template)

@@ -49,7 +49,7 @@ def test_the_version_is_printed(command: Callable[..., CommandLine]) -> None:
 def test_help_loads_neither_driver_nor_engine() -> None:
     program = "import penstock.cli, sys; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert {"psycopg", "rich", "msgspec", "penstock.engine"}.isdisjoint(run.stdout.split())
+    assert {"psycopg", "rich", "msgspec", "penstock.client", "penstock.postgres"}.isdisjoint(run.stdout.split())
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

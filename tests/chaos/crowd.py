@@ -28,7 +28,7 @@ class Crowd:
         self._dsn, self._home, self._notes, self._seed = dsn, home, notes, seed
         self._context = multiprocessing.get_context("forkserver")
         # Imported once and inherited by all: they begin at once, and can be killed while they work.
-        self._context.set_forkserver_preload(["pytest", "penstock.engine.client"])
+        self._context.set_forkserver_preload(["pytest", "penstock.client.client"])
         self._processes: dict[int, BaseProcess] = {}
         self._started = 0
         self.killed: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncBatch, AsyncClient, Client, PartitionInfo, QueueInfo
-from penstock.engine.transaction import AsyncTransaction
+from penstock.client.transaction import AsyncTransaction
 
 
 class InALoop:

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from penstock import Duplicate, InvalidInput, Message, PenstockError, Scheduled
-from penstock.engine.pushes import partition_for_key
+from penstock.client.pushes import partition_for_key
 
 pytestmark = pytest.mark.usefixtures("sound")
 HOUR = 3600.0

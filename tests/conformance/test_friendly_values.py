@@ -19,7 +19,7 @@ class Point:
     y: float
 
 
-class Line(msgspec.Struct):
+class ReadyCursor(msgspec.Struct):
     ends: list[Point]
 
 
@@ -41,7 +41,7 @@ class Model:
     ("value", "stored"),
     [
         (Point(1, 2.5), {"x": 1, "y": 2.5}),
-        (Line([Point(1, 2)]), {"ends": [{"x": 1, "y": 2}]}),
+        (ReadyCursor([Point(1, 2)]), {"ends": [{"x": 1, "y": 2}]}),
         (Model(a=1, b=[None]), {"a": 1, "b": [None]}),
         ({"inside": [Model(a=1)]}, {"inside": [{"a": 1}]}),
     ],

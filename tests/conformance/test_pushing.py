@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock import Message
-from penstock.engine.pushes import partition_for_key
+from penstock.client.pushes import partition_for_key
 
 
 def test_a_pushed_value_is_read_back_as_json(api: Any) -> None:

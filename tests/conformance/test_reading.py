@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Message, NotFound
-from penstock.engine import calls
+from penstock.postgres.statements import calls
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from penstock import Client, embedded
-from penstock.engine.migrate import grant
+from penstock.postgres.migrate import grant
 
 from .pages import ROOT, read
 

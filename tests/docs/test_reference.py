@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock import settings, sql
 from penstock.cli.root import root
-from penstock.engine.transaction import Transaction
+from penstock.client.transaction import Transaction
 
 from .pages import ROOT, read
 

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 
 import penstock.spark
-from penstock.engine.archive_calls import File
 from penstock.pipeline.archiving import Archiving
+from penstock.postgres.statements.archive_calls import File
 from penstock.settings import resolve
 from penstock.spark.archiving import Job
 from spark.driver import QUIET

@@ -18,9 +18,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from penstock import Client, InvalidInput, Message, NotFound, PenstockError, Retryable
-from penstock.engine.archive_calls import File
-from penstock.engine.range_calls import PlannedPage
 from penstock.pipeline.archiving import ArchiveResult, Archiving, archive
+from penstock.postgres.statements.archive_calls import File
+from penstock.postgres.statements.range_calls import PlannedPage
 from penstock.settings import resolve
 from penstock.spark import archives
 from penstock.spark.archiving import Job, verify, write

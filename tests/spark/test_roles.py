@@ -11,7 +11,7 @@ from psycopg.sql import SQL, Identifier
 from pyspark.sql.streaming.datasource import ReadMaxBytes
 
 from penstock import Client, SetupError
-from penstock.engine.migrate import grant
+from penstock.postgres.migrate import grant
 from penstock.spark.jobs import Job
 from penstock.spark.options import read_options, write_options
 from penstock.spark.reading import BatchReader

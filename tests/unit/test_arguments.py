@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from penstock import InvalidInput
-from penstock.engine.arguments import as_text, delay_time, lease_time, patience, positive
+from penstock.broker.arguments import as_text, delay_time, lease_time, patience, positive
 
 KINDS: dict[str, Callable[[Any], float | None]] = {
     "timeout": lambda given: positive("timeout", given),

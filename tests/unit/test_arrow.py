@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Message
-from penstock.engine.arrow import payloads, record_batch
-from penstock.engine.packing import Slice, pack
+from penstock.broker.arrow import payloads, record_batch
+from penstock.broker.packing import Slice, pack
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 some_values = st.lists(st.none() | st.binary(max_size=4), min_size=1, max_size=20)

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock import InvalidInput, PenstockError, Retryable, SetupError, TimedOut, Unavailable
-from penstock.engine.failures import sqlstate_of, translate, translated
+from penstock.postgres.failures import sqlstate_of, translate, translated
 
 
 class DriverError(Exception):

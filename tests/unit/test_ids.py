@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import InvalidInput
-from penstock.engine.ids import Address, address, message_id, milliseconds
+from penstock.broker.ids import Address, address, message_id, milliseconds
 
 MOST_PARTITION, MOST_OFFSET, MOST_MS = (1 << 32) - 1, (1 << 42) - 1, (1 << 48) - 1
 partition_ids = st.one_of(st.sampled_from([0, 1, MOST_PARTITION]), st.integers(0, MOST_PARTITION))

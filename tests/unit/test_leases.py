@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from penstock import AsyncBatch, Batch, Unavailable
-from penstock.engine.group_calls import Claim
-from penstock.engine.renewing import Renewals, keep_renewed
+from penstock.consuming.renewing import Renewals, keep_renewed
+from penstock.postgres.statements.group_calls import Claim
 
 
 @pytest.fixture(params=[-3600, 0, 3600], ids=["the server is behind", "both agree", "the server is ahead"])

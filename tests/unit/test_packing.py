@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import InvalidInput, Message, StoredMessage
-from penstock.engine import packing
-from penstock.engine.packing import Segment, Slice, ends_of, pack, unpack
-from penstock.engine.runs import stamp_of
+from penstock.broker import packing
+from penstock.broker.packing import Segment, Slice, ends_of, pack, unpack
+from penstock.broker.runs import stamp_of
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from penstock import AsyncClient, Client, PenstockError
-from penstock.engine.address import redact
+from penstock.postgres.address import redact
 from penstock.settings import resolve
 
 SECRET = "s3cr3t"

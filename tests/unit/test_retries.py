@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from penstock.engine.retries import Attempts, pauses
+from penstock.broker.retries import Attempts, pauses
 from penstock.errors import Retryable, TimedOut, Unavailable
 
 BROKE, REFUSED, LATE, LOCKED = Unavailable("broke"), Unavailable("refused"), TimedOut("late"), Retryable("locked")

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import InvalidInput
-from penstock.engine.stage_calls import Limits
+from penstock.postgres.statements.stage_calls import Limits
 from penstock.spark.packing import Packer
 
 BYTES = b"caf\xe9"

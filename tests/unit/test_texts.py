@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.engine.texts import storable
+from penstock.broker.texts import storable
 
 
 @pytest.mark.parametrize(

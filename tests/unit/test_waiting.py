@@ -2,34 +2,34 @@
 
 import pytest
 
-from penstock.engine.group_calls import Sweep
-from penstock.engine.waiting import Hall, Key, Step, Waiter
+from penstock.consuming.waiting import Key, Step, Waiter, WaitGroups
+from penstock.postgres.statements.group_calls import Sweep
 
 ANY = Key("q", None, "g")
 FOREVER = float("inf")
 
 
 class Scene:
-    """A hall with a clock, and what those in it were told."""
+    """A waits with a clock, and what those in it were told."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.hall = Hall(lambda: self.now)
+        self.waits = WaitGroups(lambda: self.now)
         self.signals: list[Waiter] = []
         # No sweep is due unless a test is about sweeps.
-        self.hall.swept(Sweep(0, 0, 0, None, None, None))
+        self.waits.swept(Sweep(0, 0, 0, None, None, None))
 
     def enter(self, key: Key = ANY, wait: float = FOREVER) -> Waiter:
         entered: list[Waiter] = []
-        waiter = self.hall.enter(key, self.now + wait, lambda: self.signals.append(entered[0]))
+        waiter = self.waits.enter(key, self.now + wait, lambda: self.signals.append(entered[0]))
         entered.append(waiter)
         return waiter
 
     def step(self, waiter: Waiter, check: bool = True) -> Step:
-        return self.hall.step(waiter, pending_check=check)[0]
+        return self.waits.step(waiter, pending_check=check)[0]
 
     def sleep(self, waiter: Waiter) -> float:
-        step, seconds = self.hall.step(waiter, pending_check=True)
+        step, seconds = self.waits.step(waiter, pending_check=True)
         assert step is Step.SLEEP
         return seconds
 
@@ -38,15 +38,15 @@ class Scene:
         step = self.step(waiter)
         assert step in (Step.POP, Step.CHECK)
         if step is Step.POP:
-            self.hall.popped(waiter, self.now, found)
+            self.waits.popped(waiter, self.now, found)
         else:
-            self.hall.checked(waiter, self.now, found)
+            self.waits.checked(waiter, self.now, found)
 
     def quieten(self, waiter: Waiter) -> None:
         """Look in vain until the longest pause is reached."""
         for _ in range(20):
             self.find(waiter, False)
-            self.hall.swept(Sweep(0, 0, 0, None, None, None))
+            self.waits.swept(Sweep(0, 0, 0, None, None, None))
             self.now += self.sleep(waiter)
 
 
@@ -60,8 +60,8 @@ def test_whoever_comes_first_looks_at_once_and_then_less_and_less_often(scene: S
     pauses = []
     for _ in range(14):
         assert scene.step(waiter, check=False) is Step.POP
-        scene.hall.popped(waiter, scene.now, False)
-        scene.hall.swept(Sweep(0, 0, 0, None, None, None))
+        scene.waits.popped(waiter, scene.now, False)
+        scene.waits.swept(Sweep(0, 0, 0, None, None, None))
         pauses.append(scene.sleep(waiter))
         scene.now += pauses[-1]
     assert pauses[0] == pytest.approx(0.01)
@@ -74,7 +74,7 @@ def test_from_half_a_second_on_only_the_check_is_made(scene: Scene) -> None:
     scene.quieten(waiter)
     assert scene.step(waiter) is Step.CHECK
     assert scene.step(waiter, check=False) is Step.POP
-    scene.hall.checked(waiter, scene.now, True)
+    scene.waits.checked(waiter, scene.now, True)
     assert scene.step(waiter) is Step.POP
 
 
@@ -89,7 +89,7 @@ def test_a_thousand_who_wait_for_the_same_look_as_often_as_one(scene: Scene) -> 
             if scene.step(waiter) in (Step.POP, Step.CHECK):
                 looks += 1
                 scene.find(waiter, False)
-                scene.hall.swept(Sweep(0, 0, 0, None, None, None))
+                scene.waits.swept(Sweep(0, 0, 0, None, None, None))
         scene.now += 0.05
     assert looks < 60 * 2 + 20
 
@@ -104,14 +104,14 @@ def test_whoever_finds_something_calls_two_more_and_who_finds_nothing_calls_nobo
     scene.find(first, False)
     others = [scene.enter() for _ in range(5)]
     scene.signals.clear()
-    scene.hall.ring("q", {"p"})
+    scene.waits.wake("q", {"p"})
     assert scene.step(first) is Step.POP
-    scene.hall.popped(first, scene.now, True)
-    scene.hall.leave(first)
+    scene.waits.popped(first, scene.now, True)
+    scene.waits.leave(first)
     assert {id(waiter) for waiter in scene.signals} == {id(first), id(others[0]), id(others[1])}
     assert [scene.step(waiter) is Step.POP for waiter in others] == [True, True, False, False, False]
     scene.signals.clear()
-    scene.hall.popped(others[0], scene.now, False)
+    scene.waits.popped(others[0], scene.now, False)
     assert scene.signals == []
 
 
@@ -121,12 +121,12 @@ def test_a_push_calls_as_many_as_it_has_partitions(scene: Scene) -> None:
     elsewhere = scene.enter(Key("q", "z", "g"))
     for waiter in (*waiters, named, elsewhere):
         if scene.step(waiter) is Step.POP:
-            scene.hall.popped(waiter, scene.now, False)
-    scene.hall.ring("q", {"a", "b", "c"})
+            scene.waits.popped(waiter, scene.now, False)
+    scene.waits.wake("q", {"a", "b", "c"})
     assert sum(scene.step(waiter) is Step.POP for waiter in waiters) == 3
     assert scene.step(named) is Step.POP
     assert scene.step(elsewhere) is Step.SLEEP
-    scene.hall.ring("unheard of", {"a"})
+    scene.waits.wake("unheard of", {"a"})
     assert scene.step(elsewhere) is Step.SLEEP
 
 
@@ -134,9 +134,9 @@ def test_a_call_that_is_not_answered_goes_to_somebody_else(scene: Scene) -> None
     first, second = scene.enter(), scene.enter()
     for waiter in (first, second):
         assert scene.step(waiter) is Step.POP
-        scene.hall.popped(waiter, scene.now, False)
-    scene.hall.ring("q", {"p"})
-    scene.hall.leave(first)
+        scene.waits.popped(waiter, scene.now, False)
+    scene.waits.wake("q", {"p"})
+    scene.waits.leave(first)
     assert scene.step(second) is Step.POP
 
 
@@ -146,7 +146,7 @@ def test_when_the_first_leaves_the_next_one_looks_for_all(scene: Scene) -> None:
     scene.find(second, False)
     scene.now += 0.02
     scene.signals.clear()
-    scene.hall.leave(first)
+    scene.waits.leave(first)
     assert scene.signals == [second]
     assert scene.step(second) is Step.POP
 
@@ -160,7 +160,7 @@ def test_everybody_is_sure_of_a_look_that_began_after_they_came(scene: Scene) ->
     assert scene.step(late) is Step.SLEEP
     scene.now += 0.06
     assert scene.step(late) is Step.POP
-    scene.hall.popped(late, scene.now, False)
+    scene.waits.popped(late, scene.now, False)
     assert scene.step(late) is Step.OVER
 
 
@@ -176,10 +176,10 @@ def test_newcomers_to_an_idle_room_share_a_look_and_bring_it_forward(scene: Scen
 
 def test_a_room_is_empty_when_the_last_one_has_left(scene: Scene) -> None:
     waiter = scene.enter()
-    assert len(scene.hall) == 1
-    scene.hall.leave(waiter)
-    assert len(scene.hall) == 0
-    scene.hall.ring("q", {"p"})
+    assert len(scene.waits) == 1
+    scene.waits.leave(waiter)
+    assert len(scene.waits) == 0
+    scene.waits.wake("q", {"p"})
 
 
 @pytest.mark.parametrize(
@@ -196,34 +196,34 @@ def test_a_room_is_empty_when_the_last_one_has_left(scene: Scene) -> None:
 def test_the_next_sweep_is_when_the_last_one_said_within_bounds(
     scene: Scene, sweep: Sweep | None, pause: float
 ) -> None:
-    scene.hall.sweep_begins()
+    scene.waits.sweep_begins()
     scene.now += 10
-    assert not scene.hall.sweep_due()
-    scene.hall.swept(sweep)
+    assert not scene.waits.sweep_due()
+    scene.waits.swept(sweep)
     scene.now += pause - 0.01
-    assert not scene.hall.sweep_due()
+    assert not scene.waits.sweep_due()
     scene.now += 0.02
-    assert scene.hall.sweep_due()
+    assert scene.waits.sweep_due()
 
 
 def test_a_sweep_that_brought_work_makes_every_room_look(scene: Scene) -> None:
     waiters = [scene.enter(key) for key in (ANY, Key("other", None, "g"))]
     for waiter in waiters:
         scene.find(waiter, False)
-    scene.hall.swept(Sweep(1, 0, 0, None, None, None))
+    scene.waits.swept(Sweep(1, 0, 0, None, None, None))
     assert [scene.step(waiter) for waiter in waiters] == [Step.POP, Step.POP]
 
 
 def test_what_happens_here_makes_a_sweep_due_soon(scene: Scene) -> None:
     scene.now += 0.5
-    assert not scene.hall.sweep_due()
-    scene.hall.stir()
-    assert scene.hall.sweep_due()
-    scene.hall.swept(Sweep(0, 0, 0, None, None, None))
-    scene.hall.stir()
-    assert not scene.hall.sweep_due()
+    assert not scene.waits.sweep_due()
+    scene.waits.stir()
+    assert scene.waits.sweep_due()
+    scene.waits.swept(Sweep(0, 0, 0, None, None, None))
+    scene.waits.stir()
+    assert not scene.waits.sweep_due()
     scene.now += 0.11
-    assert scene.hall.sweep_due()
+    assert scene.waits.sweep_due()
 
 
 def test_one_sweep_at_a_time(scene: Scene) -> None:
@@ -232,5 +232,5 @@ def test_one_sweep_at_a_time(scene: Scene) -> None:
     scene.now += 0.2
     scene.find(waiter, False)
     assert scene.step(waiter) is Step.SWEEP
-    scene.hall.sweep_begins()
+    scene.waits.sweep_begins()
     assert scene.step(waiter) is Step.SLEEP

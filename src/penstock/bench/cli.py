@@ -12,7 +12,7 @@ from rich.console import Console
 from penstock.bench.plan import FULL, QUICK, Plan
 from penstock.bench.report import save, show, show_missed
 from penstock.bench.run import run
-from penstock.engine.client import Client
+from penstock.client.client import Client
 from penstock.errors import PenstockError
 
 

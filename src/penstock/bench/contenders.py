@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.sql import SQL, Identifier, Literal
 
-from penstock.engine.client import Client
+from penstock.client.client import Client
 
 Write = Callable[[list[bytes]], object]
 Read = Callable[[], int]
@@ -260,7 +260,7 @@ def _arrow(queue: str, partition: str, pages: Iterator[list[Any]]) -> Any:
     """Return rows as the table that `read_arrow` returns."""
     import pyarrow as pa
 
-    from penstock.engine.arrow import SCHEMA as COLUMNS
+    from penstock.broker.arrow import SCHEMA as COLUMNS
 
     batches = []
     for rows in pages:

@@ -7,7 +7,7 @@ from uuid import uuid4
 import psycopg
 from psycopg.sql import SQL, Identifier
 
-from penstock.engine.address import with_database
+from penstock.postgres.address import with_database
 
 
 @contextmanager

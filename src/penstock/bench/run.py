@@ -19,7 +19,7 @@ from penstock.bench.environment import Environment, look
 from penstock.bench.payloads import Payload
 from penstock.bench.plan import Case, Plan, Result
 from penstock.bench.workers import Job, Reading, Workers, Writing
-from penstock.engine.client import Client
+from penstock.client.client import Client
 from penstock.errors import NotFound, PenstockError
 
 ALL = ("penstock", "rows", "blob")

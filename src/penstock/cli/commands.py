@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.engine.messages import StoredMessage
+    from penstock.broker.messages import StoredMessage
 
 # How long a command may take to end when it is asked to.
 _FAREWELL = 5.0

@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from penstock.cli.options import Given
-    from penstock.engine.client import Client
+    from penstock.client.client import Client
 
 _PATIENCE = 2.0
 # Letters and digits of any language. Not at the beginning: - (an option), % (a job) and : (bash splits words there).
@@ -58,7 +58,7 @@ def _items(ctx: click.Context, incomplete: str, names: Any) -> list[CompletionIt
 
 def _client(given: "Given") -> "Client | None":
     from penstock import embedded
-    from penstock.engine.client import Client
+    from penstock.client.client import Client
 
     settings = given.settings()
     home = str(settings.home)

@@ -62,7 +62,7 @@ def _checks(settings: "Settings", start: bool) -> "Iterator[Check]":
 
 def _database(settings: "Settings") -> "Iterator[Check]":
     from penstock.cli import checks
-    from penstock.engine.address import open_address, redact
+    from penstock.postgres.address import open_address, redact
 
     try:
         address = open_address(settings, check_schema=False)

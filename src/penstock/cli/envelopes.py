@@ -12,11 +12,11 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.engine.messages import Message, StoredMessage
+from penstock.broker.messages import Message, StoredMessage
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from penstock.engine.group_calls import Claim
+    from penstock.postgres.statements.group_calls import Claim
 
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _NULL = b"null"

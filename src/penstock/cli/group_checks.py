@@ -6,9 +6,10 @@ from typing import Any, Literal, TypeVar
 
 import psycopg
 
-from penstock.engine import flow_calls, group_calls, migrate, option_calls, stage_calls
-from penstock.engine.calls import Call
-from penstock.engine.group_calls import FailingTimer, GroupInfo
+from penstock.postgres import migrate
+from penstock.postgres.statements import flow_calls, group_calls, option_calls, stage_calls
+from penstock.postgres.statements.calls import Call
+from penstock.postgres.statements.group_calls import FailingTimer, GroupInfo
 
 Finding = tuple[Literal["ok", "info", "warn", "fail"], str] | tuple[Literal["ok", "info", "warn", "fail"], str, str]
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from penstock.cli.options import Command, Given, json_option
 from penstock.errors import PenstockError, Retryable, Unavailable
 
 if TYPE_CHECKING:
-    from penstock.engine.client import Client
+    from penstock.client.client import Client
 
 _TICK = 0.5
 _SWEEP_EVERY = 1.0

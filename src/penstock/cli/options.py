@@ -14,7 +14,7 @@ from penstock.cli.completing import TYPES
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from penstock.engine.client import Client
+    from penstock.client.client import Client
     from penstock.settings import Settings
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
@@ -37,7 +37,7 @@ class Given:
 
     def client(self) -> "Client":
         """Open a client."""
-        from penstock.engine.client import Client
+        from penstock.client.client import Client
 
         return Client(self.url, home=self.home, timeout=self.timeout)
 

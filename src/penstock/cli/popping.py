@@ -19,8 +19,8 @@ from penstock.cli.reading import json_option, line_of, raw_option
 from penstock.errors import LeaseLost, NotFound, SetupError
 
 if TYPE_CHECKING:
-    from penstock.engine.batch import Batch
-    from penstock.engine.client import Client
+    from penstock.client.client import Client
+    from penstock.consuming.batch import Batch
 
 _EMPTY = 3
 # How long one look may take: an interruption waits for its end.
@@ -172,7 +172,7 @@ def pop(
 
 def _require_queue(client: "Client", queue: str) -> None:
     """Refuse a queue that does not exist: it may be a typing error."""
-    from penstock.engine import calls
+    from penstock.postgres.statements import calls
 
     try:
         client._database.run(calls.partitions(queue, limit=1))

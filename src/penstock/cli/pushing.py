@@ -13,7 +13,7 @@ from penstock.cli.options import Command, Given, duration, json_option, later, n
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from penstock.engine.messages import Message, PushResult
+    from penstock.broker.messages import Message, PushResult
 
 # More partitions than this are told by their number.
 _FEW = 20
@@ -105,7 +105,7 @@ def push(
         raise click.UsageError("--dedupe-id is for one message; for many, push envelopes that have a dedupe_id each")
     if delay is not None and at is not None:
         raise click.UsageError("--delay and --at are two ways to say when: give one")
-    from penstock.engine.messages import Message
+    from penstock.broker.messages import Message
 
     make = _maker("null" if as_null else form, Message(b"", key, headers, partition, dedupe_id))
     tally = Tally(queue)
@@ -193,8 +193,8 @@ def _scheduled(result: "PushResult") -> dict[str, Any]:
 
 def _maker(form: str, given: "Message") -> "Callable[[int, bytes], list[Message]]":
     """Return what makes messages of a line: one, or none of a blank line that means nothing."""
+    from penstock.broker.messages import Message
     from penstock.cli import envelopes
-    from penstock.engine.messages import Message
 
     readers: dict[str, Callable[[bytes], Message]] = {
         "text": Message,

@@ -12,7 +12,7 @@ from penstock.cli import output
 from penstock.cli.options import Command, Given, moment
 
 if TYPE_CHECKING:
-    from penstock.engine.messages import StoredMessage
+    from penstock.broker.messages import StoredMessage
 
 json_option = click.option(
     "--json",

@@ -23,7 +23,7 @@ def migrate(given: Given, check: bool, as_json: bool) -> None:
     Goes forward only, in one transaction; running it again does no harm. Prints the version before and after, and how
     many partitions there are, in total and with messages.
     """
-    from penstock.engine import migrate
+    from penstock.postgres import migrate
 
     with _connection(given) as connection:
         if check:
@@ -90,7 +90,7 @@ def grant(given: Given, role: str, user: str, as_sql: bool) -> None:
 
     Run it as a superuser, or as the owner of the schema penstock with CREATEROLE.
     """
-    from penstock.engine import migrate
+    from penstock.postgres import migrate
 
     if as_sql:
         click.echo(_grant_script(role, user), nl=False)
@@ -112,7 +112,7 @@ def _grant_script(role: str, user: str) -> str:
 @contextmanager
 def _connection(given: Given) -> "Iterator[psycopg.Connection[Any]]":
     """Open a connection of its own, whatever state the schema is in."""
-    from penstock.engine.address import open_address
+    from penstock.postgres.address import open_address
 
     address = open_address(given.settings(), check_schema=False)
     try:

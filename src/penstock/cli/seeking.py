@@ -10,8 +10,8 @@ from penstock.cli import output
 from penstock.cli.options import Command, Given, confirm, json_option, position
 
 if TYPE_CHECKING:
-    from penstock.engine.client import Client
-    from penstock.engine.group_calls import Seek
+    from penstock.client.client import Client
+    from penstock.postgres.statements.group_calls import Seek
 
 _COUNTS = ("visited", "moved", "redelivered", "skipped", "revoked")
 

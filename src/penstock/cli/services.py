@@ -11,7 +11,7 @@ from penstock.cli.maintenance import ends_on_signal, passes
 from penstock.cli.options import Command, Given, json_option
 
 if TYPE_CHECKING:
-    from penstock.engine.client import Client
+    from penstock.client.client import Client
     from penstock.settings import Settings
 
 # A server without users stops within seconds; longer than this, something keeps it.
@@ -75,7 +75,7 @@ def config(given: Given, as_json: bool) -> None:
 
     Prints name, value, source (argument, an environment variable, or default), environment variable and meaning.
     """
-    from penstock.engine.address import redact
+    from penstock.postgres.address import redact
 
     records = [
         {
@@ -114,7 +114,7 @@ def demo(given: Given, stay: bool | None, spark: bool) -> None:
 
 def _announce(client: "Client", settings: "Settings", show_password: bool, as_json: bool) -> None:
     from penstock import embedded
-    from penstock.engine.address import redact
+    from penstock.postgres.address import redact
 
     if as_json:
         status = embedded.status(settings.home)
@@ -131,7 +131,7 @@ def _announce(client: "Client", settings: "Settings", show_password: bool, as_js
 
 
 def _look_after(client: "Client", settings: "Settings") -> None:
-    from penstock.engine.client import Client
+    from penstock.client.client import Client
 
     # Not with the client that holds the server up: it would start one again, against the will of whoever stopped it.
     with Client(client.dsn, timeout=settings.timeout) as hands:

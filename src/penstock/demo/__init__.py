@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from penstock.engine.address import redact
-from penstock.engine.client import Client
+from penstock.client.client import Client
+from penstock.postgres.address import redact
 
 
 def run(client: Client, echo: Callable[[str], None], *, stay: bool, spark: bool = True) -> None:

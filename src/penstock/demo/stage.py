@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from psycopg.sql import SQL, Identifier
 
-from penstock.engine.client import Client
+from penstock.client.client import Client
 from penstock.errors import NotFound, PenstockError
 
 _STEP = 0.05

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.engine.client import Client
-from penstock.engine.messages import StoredMessage
+from penstock.broker.messages import StoredMessage
+from penstock.client.client import Client
 
 BATCH = 20
 HELD_FROM = "customer-0"

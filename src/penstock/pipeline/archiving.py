@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import psycopg
     from pyspark.sql import SparkSession
 
-    from penstock.engine.archive_calls import File
-    from penstock.engine.database import Database
-    from penstock.engine.range_calls import PlannedPage
+    from penstock.postgres.database import Database
+    from penstock.postgres.statements.archive_calls import File
+    from penstock.postgres.statements.range_calls import PlannedPage
     from penstock.settings import Settings
     from penstock.spark.archiving import Job
     from penstock.spark.planning import Task
@@ -106,7 +106,7 @@ class Archiving:
         self._holder: psycopg.Connection[Any] | None = None
 
     def __enter__(self) -> "Archiving":
-        from penstock.engine.database import Database
+        from penstock.postgres.database import Database
 
         self._database = Database(self._settings)
         return self
@@ -135,7 +135,7 @@ class Archiving:
 
     def plan(self, before: datetime | None = None) -> "Iterator[list[PlannedPage]]":
         """Yield what each run shall archive, oldest first in each partition."""
-        from penstock.engine import archive_calls, range_calls
+        from penstock.postgres.statements import archive_calls, range_calls
         from penstock.spark.planning import PAGE_BYTES
 
         found = self.database.run(archive_calls.ranges(self.queue, before, self._partitions))
@@ -172,8 +172,8 @@ class Archiving:
 
     def begin(self) -> "Job":
         """Begin a run, and clean up after those that never ended."""
-        from penstock.engine import archive_calls
-        from penstock.engine.failures import translated
+        from penstock.postgres.failures import translated
+        from penstock.postgres.statements import archive_calls
         from penstock.spark.archiving import Job
         from penstock.spark.options import read_options
 
@@ -203,14 +203,14 @@ class Archiving:
 
     def write(self, job: "Job", pages: "Sequence[PlannedPage]") -> "list[File]":
         """Write the files of a run."""
-        from penstock.engine.archive_calls import File
+        from penstock.postgres.statements.archive_calls import File
 
         tasks = self.tasks(pages)
         return self._in_tasks(partial(_write, job, tasks), len(tasks), list[File])
 
     def verify(self, job: "Job", pages: "Sequence[PlannedPage]", files: "Sequence[File]") -> "list[File]":
         """Compare files with the log, and see that they hold all pages and nothing else."""
-        from penstock.engine.archive_calls import File
+        from penstock.postgres.statements.archive_calls import File
 
         _require_whole(pages, files)
         return self._in_tasks(partial(_verify, job, list(files)), len(files), list[File])
@@ -221,20 +221,20 @@ class Archiving:
 
     def record(self, job: "Job", files: "Sequence[File]") -> int:
         """Record a run: from here on it is archived."""
-        from penstock.engine import archive_calls
+        from penstock.postgres.statements import archive_calls
 
         return self.database.run(archive_calls.record(job.run, files))
 
     def clean(self, run: str, location: str) -> None:
         """Remove the files of a run that was not recorded, and forget it."""
-        from penstock.engine import archive_calls
+        from penstock.postgres.statements import archive_calls
 
         self._in_task(partial(_clean, location, self.queue, run))
         self.database.run(archive_calls.forget(run))
 
     def drop(self) -> int:
         """Drop from the log what is archived and read by all groups that retention waits for."""
-        from penstock.engine import archive_calls
+        from penstock.postgres.statements import archive_calls
 
         dropped, after = 0, 0
         while True:

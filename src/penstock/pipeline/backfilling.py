@@ -53,7 +53,7 @@ def backfill(
     With `name`, it happens once, however often it is called. With `dry_run` nothing happens: the result says how many
     messages there are.
     """
-    from penstock.engine import archive_calls
+    from penstock.postgres.statements import archive_calls
     from penstock.spark import connections
     from penstock.spark.options import read_options
     from penstock.spark.positions import Watch

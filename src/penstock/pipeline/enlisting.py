@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.errors import PySparkException
 
-from penstock.engine import calls, flow_calls, group_calls, range_calls, stage_calls
-from penstock.engine.database import Database
 from penstock.errors import InvalidInput, NotFound, PenstockError, Retryable
 from penstock.pipeline import checking, checkpoints, frames, poison
 from penstock.pipeline.actions import actions, plugin_of
 from penstock.pipeline.flow import DATA_SINK, Copy, Flow, derive_type
 from penstock.pipeline.frames import Connection, Problem
 from penstock.pipeline.running import BACKOFF_FIRST, PATIENCE, Running
+from penstock.postgres.database import Database
+from penstock.postgres.statements import calls, flow_calls, group_calls, range_calls, stage_calls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

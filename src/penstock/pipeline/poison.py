@@ -19,13 +19,13 @@ from uuid import uuid4
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.engine import flow_calls
-from penstock.engine.database import Database
-from penstock.engine.flow_calls import Range
 from penstock.pipeline import frames
 from penstock.pipeline.flow import Flow
 from penstock.pipeline.frames import Connection, Problem
 from penstock.pipeline.running import FAILURES, explain, own_error
+from penstock.postgres.database import Database
+from penstock.postgres.statements import flow_calls
+from penstock.postgres.statements.flow_calls import Range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

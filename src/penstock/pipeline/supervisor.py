@@ -18,9 +18,6 @@ from uuid import uuid4
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from penstock.engine import flow_calls
-from penstock.engine.database import Database
-from penstock.engine.flow_calls import Telling
 from penstock.errors import InvalidFlows, InvalidInput, PenstockError, Retryable, SetupError, Unavailable
 from penstock.pipeline import checking, checkpoints
 from penstock.pipeline.enlisting import Enlister, Wishes
@@ -28,6 +25,9 @@ from penstock.pipeline.flow import Flow
 from penstock.pipeline.frames import Connection
 from penstock.pipeline.loading import ship
 from penstock.pipeline.running import BACKOFF_FIRST, Running, explain
+from penstock.postgres.database import Database
+from penstock.postgres.statements import flow_calls
+from penstock.postgres.statements.flow_calls import Telling
 from penstock.settings import Settings
 from penstock.spark.signing import new_sign
 

@@ -26,7 +26,7 @@ from penstock.settings import resolve
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.engine.client import Client
+    from penstock.client.client import Client
 
 Rows = Sequence[Mapping[str, Any] | bytes | str | None]
 

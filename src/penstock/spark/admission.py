@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.engine import range_calls
+from penstock.postgres.statements import range_calls
 from penstock.spark.connections import run
 from penstock.spark.options import Target
 from penstock.spark.positions import Numbers, numbers

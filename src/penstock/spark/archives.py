@@ -10,14 +10,14 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.engine import archive_calls
-from penstock.engine.archive_calls import Archived
 from penstock.errors import PenstockError, SetupError
+from penstock.postgres.statements import archive_calls
+from penstock.postgres.statements.archive_calls import Archived
 from penstock.spark.connections import run
 from penstock.spark.options import Target
 
 if TYPE_CHECKING:
-    from penstock.engine.calls import Place
+    from penstock.postgres.statements.calls import Place
 
 # As of a message, but for the queue, which is a folder.
 COLUMNS = ("partition", "offset", "key", "value", "headers", "timestamp", "id")

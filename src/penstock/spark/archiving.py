@@ -13,8 +13,8 @@ from itertools import groupby, pairwise
 from typing import Any
 from urllib.parse import quote
 
-from penstock.engine.archive_calls import Archived, File, Range
 from penstock.errors import InvalidInput, PenstockError
+from penstock.postgres.statements.archive_calls import Archived, File, Range
 from penstock.spark import archives
 from penstock.spark.archives import ArchivedPage, filesystem
 from penstock.spark.options import ReadOptions

@@ -6,8 +6,8 @@ how often: with the epoch it becomes one dead letter.
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.engine import stage_calls
-from penstock.engine.flow_calls import Letter
+from penstock.postgres.statements import stage_calls
+from penstock.postgres.statements.flow_calls import Letter
 from penstock.spark.connections import run
 from penstock.spark.jobs import Job
 from penstock.spark.letters import stage_letters

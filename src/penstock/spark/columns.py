@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.engine import arrow
-from penstock.engine.ids import OFFSET_BITS
-from penstock.engine.packing import Slice
+from penstock.broker import arrow
+from penstock.broker.ids import OFFSET_BITS
+from penstock.broker.packing import Slice
 from penstock.spark.planning import Page
 from penstock.spark.positions import Numbers
 
@@ -72,7 +72,7 @@ def _names(names: list[str], stops: Any, count: int) -> Any:
 
 
 def _ids(partition_ids: Numbers, offsets: Numbers, times: Any) -> Any:
-    """Return message ids as text: those of `penstock.engine.ids`, all at once."""
+    """Return message ids as text: those of `penstock.broker.ids`, all at once."""
     milliseconds = np.asarray(times.cast(pa.timestamp("us")).view(pa.int64())) // 1000
     halves = np.empty((len(offsets), 2), dtype=np.uint64)
     halves[:, 0] = milliseconds << 16 | 0x8000 | partition_ids >> _LOW_BITS

@@ -9,11 +9,11 @@ import os
 import time
 from typing import TypeVar
 
-from penstock.engine import stage_calls
-from penstock.engine.calls import Call
-from penstock.engine.database import Database
-from penstock.engine.retries import pauses
+from penstock.broker.retries import pauses
 from penstock.errors import Retryable, TimedOut, Unavailable
+from penstock.postgres.database import Database
+from penstock.postgres.statements import stage_calls
+from penstock.postgres.statements.calls import Call
 from penstock.settings import resolve
 from penstock.spark.options import Target
 

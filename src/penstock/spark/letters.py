@@ -10,10 +10,10 @@ from itertools import chain
 
 import msgspec
 
-from penstock.engine import archive_calls, flow_calls
-from penstock.engine.calls import Place
-from penstock.engine.flow_calls import Letter
-from penstock.engine.texts import storable
+from penstock.broker.texts import storable
+from penstock.postgres.statements import archive_calls, flow_calls
+from penstock.postgres.statements.calls import Place
+from penstock.postgres.statements.flow_calls import Letter
 from penstock.spark import archives
 from penstock.spark.connections import run
 from penstock.spark.options import Target

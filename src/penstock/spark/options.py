@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from penstock.engine.address import redact
 from penstock.errors import InvalidInput
+from penstock.postgres.address import redact
 from penstock.settings import resolve
 
 EARLIEST, LATEST = -2, -1

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.engine.packing import MAX_SEGMENT_BYTES, MAX_SEGMENT_MESSAGES
-from penstock.engine.pushes import partition_for_key
-from penstock.engine.stage_calls import Column, Limits, Part
+from penstock.broker.packing import MAX_SEGMENT_BYTES, MAX_SEGMENT_MESSAGES
+from penstock.client.pushes import partition_for_key
 from penstock.errors import InvalidInput, MessageTooLarge
+from penstock.postgres.statements.stage_calls import Column, Limits, Part
 from penstock.spark.positions import Numbers
 
 # How much is sent at once: PostgreSQL takes large parameters slowly.

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock.engine import flow_calls, range_calls
-from penstock.engine.calls import Place
-from penstock.engine.flow_calls import Poison
-from penstock.engine.range_calls import PlannedPage
+from penstock.postgres.statements import flow_calls, range_calls
+from penstock.postgres.statements.calls import Place
+from penstock.postgres.statements.flow_calls import Poison
+from penstock.postgres.statements.range_calls import PlannedPage
 from penstock.spark import archives
 from penstock.spark.archives import ArchivedPage
 from penstock.spark.connections import run

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import numpy as np
 
-from penstock.engine import range_calls
 from penstock.errors import NotFound
+from penstock.postgres.statements import range_calls
 from penstock.spark.connections import run
 from penstock.spark.options import Target
 from penstock.spark.positions import Numbers, Positions, Watch

@@ -22,9 +22,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.engine import range_calls
-from penstock.engine.range_calls import SnapshotName
 from penstock.errors import InvalidInput
+from penstock.postgres.statements import range_calls
+from penstock.postgres.statements.range_calls import SnapshotName
 from penstock.spark.admission import admit
 from penstock.spark.aside import Aside
 from penstock.spark.connections import START_PATIENCE, run

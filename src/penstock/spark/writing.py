@@ -15,10 +15,10 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.engine import flow_calls, stage_calls
-from penstock.engine.flow_calls import Letter
-from penstock.engine.stage_calls import Limits, Part
 from penstock.errors import PenstockError
+from penstock.postgres.statements import flow_calls, stage_calls
+from penstock.postgres.statements.flow_calls import Letter
+from penstock.postgres.statements.stage_calls import Limits, Part
 from penstock.spark.connections import run
 from penstock.spark.jobs import Job, current_checkpoints, current_job
 from penstock.spark.letters import stage_letters

@@ -9,10 +9,10 @@ from log.interleaving import mutate, push
 from psycopg import errors
 
 from databases import Connection, Connections
-from penstock.engine import batch_calls
-from penstock.engine.batch_calls import PopRequest
-from penstock.engine.calls import Call
-from penstock.engine.group_calls import Claim
+from penstock.postgres.statements import batch_calls
+from penstock.postgres.statements.batch_calls import PopRequest
+from penstock.postgres.statements.calls import Call
+from penstock.postgres.statements.group_calls import Claim
 
 NOTHING: dict[str, Any] = {"leaseId": None, "messages": []}
 

@@ -16,7 +16,7 @@ from psycopg.sql import SQL
 
 from databases import Connection
 from penstock import AsyncBatch, AsyncClient, Client
-from penstock.engine import hints
+from penstock.postgres import hints
 
 SOON = 20.0
 # Without a hint somebody who has waited for long looks twice a second; this is less, and enough for a busy machine.

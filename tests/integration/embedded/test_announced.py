@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock import AsyncClient, Client, SetupError
-from penstock.engine.address import open_address
+from penstock.postgres.address import open_address
 from penstock.settings import Settings, resolve
 
 

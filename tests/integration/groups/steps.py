@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from log.interleaving import Running
 
 from databases import Connection
-from penstock.engine import group_calls
-from penstock.engine.calls import Call
-from penstock.engine.group_calls import Claim, Sweep
 from penstock.errors import LeaseLost
+from penstock.postgres.statements import group_calls
+from penstock.postgres.statements.calls import Call
+from penstock.postgres.statements.group_calls import Claim, Sweep
 
 T = TypeVar("T")
 MODES = ["ordered", "shared"]

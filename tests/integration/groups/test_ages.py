@@ -6,8 +6,8 @@ from datetime import datetime
 import pytest
 
 from databases import Connection
-from penstock.engine import group_calls
-from penstock.engine.group_calls import Claim
+from penstock.postgres.statements import group_calls
+from penstock.postgres.statements.group_calls import Claim
 
 from .steps import MODES, create_group, must_pop, push_some, renew, run, sweep
 

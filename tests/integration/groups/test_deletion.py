@@ -9,7 +9,7 @@ from psycopg import errors
 
 from databases import Connection, Connections
 from penstock import Client, LeaseLost, NotFound
-from penstock.engine import group_calls
+from penstock.postgres.statements import group_calls
 
 from .steps import (
     MODES,

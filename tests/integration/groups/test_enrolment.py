@@ -9,7 +9,7 @@ from psycopg.conninfo import make_conninfo
 
 from databases import Connection, Connections
 from penstock import Client
-from penstock.engine import group_calls
+from penstock.postgres.statements import group_calls
 
 from .steps import (
     MODES,

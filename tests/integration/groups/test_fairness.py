@@ -3,7 +3,7 @@
 import pytest
 
 from databases import Connection
-from penstock.engine import group_calls
+from penstock.postgres.statements import group_calls
 
 from .steps import MODES, create_group, pop_call, push_some, push_to_many, run
 

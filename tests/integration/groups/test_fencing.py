@@ -8,7 +8,7 @@ from log.interleaving import mutate, push
 from psycopg import errors
 
 from databases import Connection, Connections
-from penstock.engine import group_calls
+from penstock.postgres.statements import group_calls
 
 from .steps import (
     MODES,

@@ -8,10 +8,10 @@ from log.interleaving import mutate
 
 from databases import Connection, Connections
 from penstock import InvalidInput, LeaseLost
-from penstock.engine import group_calls
-from penstock.engine.calls import Call
-from penstock.engine.failures import translated
-from penstock.engine.group_calls import Claim
+from penstock.postgres.failures import translated
+from penstock.postgres.statements import group_calls
+from penstock.postgres.statements.calls import Call
+from penstock.postgres.statements.group_calls import Claim
 
 from .steps import (
     ack,

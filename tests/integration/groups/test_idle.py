@@ -10,9 +10,9 @@ from log.interleaving import push
 
 from databases import Connection
 from penstock import Client
-from penstock.engine import batch_calls, group_calls
-from penstock.engine.batch_calls import PopRequest
-from penstock.engine.calls import Call
+from penstock.postgres.statements import batch_calls, group_calls
+from penstock.postgres.statements.batch_calls import PopRequest
+from penstock.postgres.statements.calls import Call
 
 from .steps import MODES, ack, create_group, drain, must_pop, pass_time, pop_call, run, sweep
 

@@ -7,8 +7,8 @@ from log.interleaving import PUSHES, mutate, push
 from psycopg import IsolationLevel, errors
 
 from databases import Connection, Connections
-from penstock.engine import group_calls
-from penstock.engine.calls import Call
+from penstock.postgres.statements import group_calls
+from penstock.postgres.statements.calls import Call
 
 from .steps import MODES, ack, create_group, drain, must_pop, newest, offsets, pop, pop_call, run, sweep, violations
 

@@ -9,7 +9,7 @@ from log.interleaving import PUSH_ONE, Running, push
 
 from databases import Connection, Connections
 from penstock import Client
-from penstock.engine import polling
+from penstock.consuming import polling
 
 from .steps import MODES, ack, create_group, drain, must_pop, offsets, pop, violations
 
@@ -113,7 +113,7 @@ def test_a_client_that_lives_through_a_restore_to_older_places_is_served_at_its_
 
 
 def test_a_place_that_was_late_takes_the_mark_back_and_the_next_ones_move_it_on(clock: Clock) -> None:
-    line = polling.Line()
+    line = polling.ReadyCursor()
     line.took([SimpleNamespace(level=2, line_seq=100)])  # type: ignore[list-item]
     clock.now += 1.0
     assert line.lows() == [0, 100]

@@ -17,9 +17,9 @@ from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
 from databases import Connection
-from penstock.engine import batch_calls, group_calls
-from penstock.engine.batch_calls import PopRequest, has_pending_messages
-from penstock.engine.calls import Call
+from penstock.postgres.statements import batch_calls, group_calls
+from penstock.postgres.statements.batch_calls import PopRequest, has_pending_messages
+from penstock.postgres.statements.calls import Call
 
 from .steps import MODES, create_group, must_pop, pass_time, pop_call, run
 

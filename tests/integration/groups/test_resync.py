@@ -7,7 +7,7 @@ from log.interleaving import Running, mutate, push
 
 from databases import Connection, Connections
 from penstock import Client
-from penstock.engine import group_calls
+from penstock.postgres.statements import group_calls
 
 from .steps import (
     MODES,

@@ -10,9 +10,9 @@ from log.interleaving import mutate, push
 
 from databases import Connection, Connections
 from penstock import Client, Retryable
-from penstock.engine import group_calls
-from penstock.engine.group_calls import Seek
 from penstock.errors import LeaseLost
+from penstock.postgres.statements import group_calls
+from penstock.postgres.statements.group_calls import Seek
 
 from .steps import (
     MODES,

@@ -7,8 +7,8 @@ import pytest
 from log.interleaving import mutate, push, source
 
 from databases import Connection, Connections
-from penstock.engine import group_calls
-from penstock.engine.polling import Sweeping
+from penstock.consuming.polling import Sweeping
+from penstock.postgres.statements import group_calls
 
 from .steps import (
     MODES,

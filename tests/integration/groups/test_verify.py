@@ -7,7 +7,7 @@ import pytest
 from log.interleaving import push
 
 from databases import Connection
-from penstock.engine import group_calls
+from penstock.postgres.statements import group_calls
 
 from .steps import ack, create_group, drain, must_pop, nack, pass_time, push_some, run, sweep, violations
 

@@ -7,7 +7,7 @@ from log.interleaving import mutate, push
 
 from databases import Connection, Connections
 from penstock import Client
-from penstock.engine import group_calls
+from penstock.postgres.statements import group_calls
 
 from .steps import MODES, ack, create_group, drain, must_pop, nack, newest, pop, run, sweep, violations
 

@@ -8,11 +8,11 @@ import pytest
 
 from databases import Connection
 from penstock import Client, InvalidInput, Message
-from penstock.engine import stage_calls
-from penstock.engine.calls import Call
-from penstock.engine.decoding import headers_problem, key_problem
-from penstock.engine.packing import MAX_SEGMENT_BYTES, pack, pack_values
-from penstock.engine.stage_calls import Part
+from penstock.broker.decoding import headers_problem, key_problem
+from penstock.broker.packing import MAX_SEGMENT_BYTES, pack, pack_values
+from penstock.postgres.statements import stage_calls
+from penstock.postgres.statements.calls import Call
+from penstock.postgres.statements.stage_calls import Part
 
 BAD_KEYS = [b"\xff", b"a\0b", b"\xed\xa0\x80", b"caf\xc3"]
 BAD_HEADERS = [

@@ -6,7 +6,7 @@ from psycopg import IsolationLevel, errors
 
 from databases import Connection, Connections
 from penstock import Client, Retryable
-from penstock.engine.failures import translate
+from penstock.postgres.failures import translate
 
 from .interleaving import PUSHES, Running, gapless, offsets, push
 

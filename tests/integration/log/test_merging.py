@@ -11,8 +11,8 @@ from psycopg import IsolationLevel
 
 from databases import Connection, Connections
 from penstock import Client, Message
-from penstock.engine import calls
-from penstock.engine.calls import Place
+from penstock.postgres.statements import calls
+from penstock.postgres.statements.calls import Place
 
 from .interleaving import Running, gapless, offsets, push
 

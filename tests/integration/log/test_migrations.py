@@ -14,7 +14,7 @@ from psycopg.sql import SQL, Identifier, Literal
 
 from penstock import Client, SetupError
 from penstock import sql as source
-from penstock.engine.migrate import migrate
+from penstock.postgres.migrate import migrate
 
 CATALOG = {
     "functions": "SELECT p.oid::regprocedure::text, md5(pg_get_functiondef(p.oid)), coalesce(p.proacl::text, '')"

@@ -8,7 +8,7 @@ from psycopg import errors
 
 from databases import Connection, Connections
 from penstock import Client, Retryable
-from penstock.engine.failures import translate
+from penstock.postgres.failures import translate
 
 from .interleaving import PUSH_BOTH, PUSH_ONE, PUSHES, Running, gapless, offsets, push
 

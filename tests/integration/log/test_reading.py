@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from databases import Connection
 from penstock import Client, Message, StoredMessage
-from penstock.engine import calls
-from penstock.engine.arrow import SCHEMA
+from penstock.broker.arrow import SCHEMA
+from penstock.postgres.statements import calls
 
 relaxed = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 START = datetime(2026, 1, 1, tzinfo=UTC)

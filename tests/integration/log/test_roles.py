@@ -12,7 +12,7 @@ from psycopg.sql import SQL, Identifier
 
 from databases import Connection
 from penstock import Client, SetupError
-from penstock.engine.migrate import grant
+from penstock.postgres.migrate import grant
 
 Open = Callable[[str | None], Client]
 

@@ -9,8 +9,8 @@ from psycopg import errors
 
 from databases import Connection
 from penstock import Client, Message
-from penstock.engine.ids import message_id
-from penstock.engine.pushes import partition_for_key
+from penstock.broker.ids import message_id
+from penstock.client.pushes import partition_for_key
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MOST_MS = 253_402_300_799_999  # the end of the year 9999, as far as Python's datetimes go

@@ -12,7 +12,7 @@ from psycopg import errors
 
 from databases import Connection
 from penstock import AsyncClient, Client
-from penstock.engine.wire import Wire
+from penstock.postgres.wire import Wire
 
 ECHO = "SELECT %s::text, %s::bigint, %s::bytea, %s::uuid, NULL::text, now() - now(), ARRAY[1, 2]"
 PREPARED = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'penstock%'"

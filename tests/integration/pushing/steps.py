@@ -8,8 +8,9 @@ from log.interleaving import Running
 
 from databases import Connection
 from penstock import Message, PushResult
-from penstock.engine import calls, option_calls, pushes
-from penstock.engine.calls import Call, Place
+from penstock.client import pushes
+from penstock.postgres.statements import calls, option_calls
+from penstock.postgres.statements.calls import Call, Place
 
 LATER = 3600.0
 

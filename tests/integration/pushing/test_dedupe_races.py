@@ -11,7 +11,7 @@ from psycopg import IsolationLevel, errors
 
 from databases import Connection, Connections
 from penstock import Client, Retryable
-from penstock.engine import group_calls
+from penstock.postgres.statements import group_calls
 
 from .steps import age_ids, cancel, come_due, mark, push, push_call, schedule, start_cancel, values
 

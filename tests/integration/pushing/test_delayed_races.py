@@ -10,7 +10,7 @@ from psycopg import IsolationLevel, errors
 
 from databases import Connection, Connections
 from penstock import Client, Retryable
-from penstock.engine import group_calls, option_calls
+from penstock.postgres.statements import group_calls, option_calls
 
 from .steps import LATER, cancel, come_due, push, push_call, schedule, start_cancel, values, waiting
 

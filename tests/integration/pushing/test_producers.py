@@ -15,9 +15,10 @@ from psycopg import IsolationLevel, errors
 from conformance.proxy import CUT_ANSWER, CUT_REQUEST, PASS, Proxy
 from databases import Connection, Connections
 from penstock import Client, PushResult
-from penstock.engine import option_calls, pushes
-from penstock.engine.calls import Call, Place
-from penstock.engine.producers import Producer, Stamp
+from penstock.broker.producers import Producer, Stamp
+from penstock.client import pushes
+from penstock.postgres.statements import option_calls
+from penstock.postgres.statements.calls import Call, Place
 
 from .steps import LATER, values, waiting
 

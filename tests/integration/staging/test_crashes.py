@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from penstock import Client, embedded
-from penstock.engine import range_calls, stage_calls
-from penstock.engine.stage_calls import Part
+from penstock.postgres.statements import range_calls, stage_calls
+from penstock.postgres.statements.stage_calls import Part
 
 from .steps import note, publish, read, stage, value
 

@@ -19,12 +19,12 @@ from pyspark.sql.types import DoubleType, LongType, StringType
 
 import penstock.spark
 from penstock import Message
-from penstock.engine.flow_calls import Range
 from penstock.errors import InvalidInput, Retryable
 from penstock.pipeline import Flow, archive, checking, frames
 from penstock.pipeline.frames import Connection
 from penstock.pipeline.poison import MOST, Found, Probe, search
 from penstock.pipeline.testing import Dead, run_flow, run_steps
+from penstock.postgres.statements.flow_calls import Range
 from spark.faults import STEPS, epoch_faults
 from spark.test_streaming import until
 

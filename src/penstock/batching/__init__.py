@@ -1,0 +1,1 @@
+"""The micro-batcher: concurrent operations become one."""

@@ -1,0 +1,188 @@
+"""Operating groups with a synchronous client: what is stuck, why, since when, and what to do about it."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from penstock.client.seeking import SeekTotal
+from penstock.postgres.database import Database
+from penstock.postgres.statements import archive_calls, calls, flow_calls, group_calls
+from penstock.postgres.statements.archive_calls import ArchiveInfo
+from penstock.postgres.statements.calls import Call
+from penstock.postgres.statements.flow_calls import ActionInfo, FlowInfo
+from penstock.postgres.statements.group_calls import (
+    Check,
+    ClaimInfo,
+    DeadLetter,
+    DeadReason,
+    GroupInfo,
+    Seek,
+    Transition,
+)
+
+# Dead letters are redriven and discarded in transactions of this many.
+_CHUNK = 1000
+
+
+class Operator:
+    """The part of a client that looks at groups and changes them."""
+
+    _database: Database
+    _subscribed: set[tuple[str, str]]
+
+    def configure_database(self, *, create_on_first_use: bool | None = None) -> dict[str, Any]:
+        """Change what holds for the whole database, and return it; without arguments, only return it.
+
+        With `create_on_first_use=False` no push, pop or configure makes a queue, and no pop a group.
+        """
+        return self._database.run(calls.configure_database(create_on_first_use))
+
+    def groups(self, queue: str | None = None) -> list[GroupInfo]:
+        """Describe the groups of a queue, or of all queues."""
+        return self._database.run(group_calls.groups(queue))
+
+    def create_group(
+        self,
+        queue: str,
+        group: str,
+        *,
+        mode: str = "ordered",
+        subscription: str | datetime = "all",
+        **settings: Any,
+    ) -> None:
+        """Create a group; raises AlreadyExists. A pop creates one too, with defaults."""
+        self._database.run(group_calls.create_group(queue, group, mode, subscription, settings))
+
+    def configure_group(self, queue: str, group: str, **settings: Any) -> dict[str, Any]:
+        """Override settings of the queue for one group (None: the queue's again); returns what now holds."""
+        return self._database.run(group_calls.configure_group(queue, group, settings))
+
+    def delete_group(self, queue: str, group: str) -> None:
+        """Delete a group with its positions and dead letters."""
+        self._database.run(group_calls.delete_group(queue, group))
+        self._subscribed.discard((queue, group))
+
+    def lag(self, queue: str, group: str = "default") -> int:
+        """Return how many messages a group has still to acknowledge."""
+        return self._database.run(group_calls.lag(queue, group))
+
+    def seek(
+        self,
+        queue: str,
+        group: str,
+        to: int | str | datetime,
+        *,
+        partition: str | None = None,
+        preview: bool = False,
+        progress: Callable[[Seek], None] | None = None,
+    ) -> Seek:
+        """Move a group to 'earliest', 'latest', an offset or a time; `preview` only says what that would do.
+
+        Goes through the partitions in chunks beside live traffic; claims that are held there lose their lease.
+        """
+        total = SeekTotal()
+        while (after := total.next_chunk()) is not None:
+            chunk = self._database.run(group_calls.seek(queue, group, partition, to, preview, after))
+            total.add(chunk)
+            if progress is not None:
+                progress(total.so_far())
+        return total.so_far()
+
+    def claims(self, queue: str | None = None, group: str | None = None) -> list[ClaimInfo]:
+        """List the claims that are held now, the one that ends first at the front."""
+        return self._database.run(group_calls.claims(queue, group))
+
+    def release_claim(self, claim: ClaimInfo) -> bool:
+        """Take a claim away from whoever holds it; its messages are delivered again at once."""
+        lease = claim.lease_id if claim.shared else None
+        return self._database.run(group_calls.release(claim.group_id, claim.partition_id, lease, claim.shared))
+
+    def history(self, queue: str, group: str, partition: str, *, limit: int = 100) -> list[Transition]:
+        """Tell what happened to a partition in a group, newest first."""
+        return self._database.run(group_calls.history(queue, group, partition, limit))
+
+    def dead_letters(
+        self,
+        queue: str,
+        group: str | None = None,
+        *,
+        reason: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> list[DeadLetter]:
+        """List dead letters, oldest first; `after` is the last id of the page before."""
+        return self._database.run(group_calls.dead_letters(queue, group, reason, after, limit))
+
+    def dead_reasons(self, queue: str, group: str | None = None) -> list[DeadReason]:
+        """Count dead letters by reason."""
+        return self._database.run(group_calls.dead_reasons(queue, group))
+
+    def redrive(
+        self,
+        queue: str,
+        group: str | None = None,
+        *,
+        reason: str | None = None,
+        ids: list[int] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Deliver dead letters again, to the group that failed and to no other; returns how many."""
+        return self._in_chunks(lambda: group_calls.redrive(queue, group, reason, ids, _CHUNK), progress)
+
+    def discard(
+        self,
+        queue: str,
+        group: str | None = None,
+        *,
+        reason: str | None = None,
+        ids: list[int] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Throw dead letters away; returns how many."""
+        return self._in_chunks(lambda: group_calls.discard(queue, group, reason, ids, _CHUNK), progress)
+
+    def verify(self) -> list[Check]:
+        """Compare state and log; every count must be 0."""
+        return self._database.run(group_calls.verify())
+
+    def resync(self) -> int:
+        """Repair readiness after a restore; harmless at any time. Returns how much was repaired."""
+        repaired, after = 0, 0
+        while True:
+            chunk = self._database.run(group_calls.resync(after))
+            repaired += chunk.repaired
+            if chunk.next_partition is None:
+                return repaired
+            after = chunk.next_partition
+
+    def _in_chunks(self, call: Callable[[], Call[int]], progress: Callable[[int], None] | None) -> int:
+        total = 0
+        while done := self._database.run(call()):
+            total += done
+            if progress is not None:
+                progress(total)
+        return total
+
+    def archives(self, queue: str | None = None) -> list[ArchiveInfo]:
+        """List what is archived of a queue, or of all: the runs of `penstock archive`, the oldest first."""
+        return self._database.run(archive_calls.archives(queue))
+
+    def flows(self) -> list[FlowInfo]:
+        """Describe the flows and how they fare."""
+        return self._database.run(flow_calls.flows())
+
+    def actions(self, flow: str | None = None) -> list[ActionInfo]:
+        """List the actions of a flow, or of all flows: the registry."""
+        return self._database.run(flow_calls.actions(flow))
+
+    def pause_flow(self, flow: str) -> None:
+        """Pause a flow, wherever it runs; what it has not published it reads again when it goes on."""
+        self._database.run(flow_calls.pause(flow, True))
+
+    def resume_flow(self, flow: str) -> None:
+        """Let a paused flow go on."""
+        self._database.run(flow_calls.pause(flow, False))
+
+    def forget_flow(self, flow: str) -> None:
+        """Remove a flow that no longer runs from the registry; its queues, groups and dead letters stay."""
+        self._database.run(flow_calls.forget(flow))

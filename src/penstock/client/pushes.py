@@ -1,0 +1,187 @@
+"""What a caller wants pushed, made ready for one call.
+
+Callers give one value, a list, or messages with keys and partitions of their own; the engine wants packed segments
+per partition. This is the way from the one to the other.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from penstock.broker.arguments import Name, as_text
+from penstock.broker.messages import Message, PushResult, StoredMessage, encode
+from penstock.broker.packing import Segment, pack, pack_values
+from penstock.broker.producers import Stamp
+from penstock.errors import InvalidInput
+from penstock.postgres.statements import calls, option_calls
+from penstock.postgres.statements.calls import Call, Place
+from penstock.postgres.statements.option_calls import Due, Lot
+
+
+def gather(
+    given: Any,
+    partition: Name | None = None,
+    key: Name | None = None,
+    headers: Mapping[str, str] | None = None,
+    dedupe_id: str | None = None,
+) -> list[Message]:
+    """Return what `push` was given as messages of bytes or None; what a message says itself comes first.
+
+    Values are encoded here, so that a bad one is refused, and a mutable one is taken, when it is given.
+    """
+    partition, key = as_text(partition), as_text(key)
+    items = given if isinstance(given, list | tuple) else [given]
+    if not items:
+        raise InvalidInput("an empty push: give at least one message")
+    if dedupe_id is not None and len(items) > 1:
+        raise InvalidInput("a dedupe_id belongs to one message: give each its own with Message(…, dedupe_id=…)")
+    return [_message(item, partition, key, headers, dedupe_id) for item in items]
+
+
+def plain(given: Any) -> list[bytes | None] | None:
+    """Return the values of a push that has no `Message` in it, or None.
+
+    Such a push, and most are, needs no object per message.
+    """
+    items = given if isinstance(given, list | tuple) else [given]
+    types = set(map(type, items))
+    if not types or any(issubclass(kind, (Message, StoredMessage)) for kind in types):
+        return None
+    return list(items) if types == {bytes} else list(map(encode, items))
+
+
+def pack_plain(
+    where: Place, values: list[bytes | None], key: Name | None, headers: Mapping[str, str] | None
+) -> list[tuple[Place, Segment]]:
+    """Pack values that share their partition, key and headers."""
+    return [(where, segment) for segment in pack_values(values, as_text(key), headers)]
+
+
+def only_partition(key: Name | None, spread: int) -> str:
+    """Pick the partition of messages that name none."""
+    # Not for secrets: any of the partitions will do.
+    return str(random.randrange(spread)) if key is None else partition_for_key(as_text(key), spread)  # noqa: S311
+
+
+def gather_many(given: Iterable[tuple[Name, Any] | Message]) -> list[Message]:
+    """Return what `push_many` was given as messages: (partition, message) pairs, or messages."""
+    if not isinstance(given, Iterable):
+        raise InvalidInput(f"push_many takes (partition, message) pairs or Messages, not {given!r}")
+    return gather([_pair(item) for item in given])
+
+
+def place(queue: str, messages: Sequence[Message], spread: int) -> dict[Place, list[Message]]:
+    """Sort messages by partition, in the order of first appearance.
+
+    Those with neither a partition nor a key stay together: a batch is one segment.
+    """
+    # Not for secrets: any of the partitions will do.
+    keyless = str(random.randrange(spread))  # noqa: S311
+    # By name first: hashing a Place for each message costs more than all the rest.
+    placed: defaultdict[str, list[Message]] = defaultdict(list)
+    for message in messages:
+        # Numbers and UUIDs have become texts when the messages were gathered.
+        partition: Any = message.partition
+        if partition is None:
+            deciding: Any = message.dedupe_id if message.key is None else message.key
+            partition = keyless if deciding is None else partition_for_key(deciding, spread)
+        placed[partition].append(message)
+    return {Place(queue, partition): found for partition, found in placed.items()}
+
+
+def call(
+    placed: Mapping[Place, Sequence[Message]], due: Due | None = None, stamp: Stamp | None = None
+) -> Call[list[PushResult]]:
+    """Return the call that pushes each partition's messages; one result per partition."""
+    return call_lots({Lot(where, due): messages for where, messages in placed.items()}, stamp)
+
+
+def call_lots(lots: Mapping[Lot, Sequence[Message]], stamp: Stamp | None = None) -> Call[list[PushResult]]:
+    """Return the call that pushes each lot of messages; one result per lot."""
+    packed = [(lot, segment) for lot, messages in lots.items() for segment in pack(messages)]
+    once = counts_once(lots)
+    if not once and all(lot.due is None for lot in lots):
+        return calls.push([(lot.place, segment) for lot, segment in packed], stamp)
+    ids = [message.dedupe_id for messages in lots.values() for message in messages] if once else None
+    return option_calls.push(packed, ids, stamp)
+
+
+def counts_once(lots: Mapping[Any, Sequence[Message]]) -> bool:
+    """Say whether a message carries a dedupe id."""
+    return any(message.dedupe_id is not None for messages in lots.values() for message in messages)
+
+
+def needs_spread(messages: Iterable[Message]) -> bool:
+    """Say whether the queue's `spread` decides where a message goes."""
+    return any(message.partition is None for message in messages)
+
+
+def require_names(queue: str, messages: Sequence[Message]) -> None:
+    """Refuse messages for a queue or partition that cannot be, or with a key that picks no partition."""
+    # Numbers and UUIDs have become texts when the messages were gathered.
+    given: list[Any] = [message.partition for message in messages]
+    # Once each; what is no text may have no hash, and is refused as the first.
+    named = dict.fromkeys(given) if all(isinstance(name, str | None) for name in given) else given
+    calls.new_names(queue, *(name for name in named if name is not None))
+    for message in messages if None in named else ():
+        if message.partition is None and message.key is not None:
+            _require_key(message.key)
+
+
+def _require_key(key: Any) -> None:
+    if not isinstance(key, str) or not key:
+        raise InvalidInput(f"a key must be a text of at least one character, and {key!r} is not")
+
+
+def partition_for_key(key: str, spread: int) -> str:
+    """Pick the partition of a key, as the SQL function of this name does."""
+    _require_key(key)
+    digest = sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return str(int.from_bytes(digest[:4], "big") % spread)
+
+
+def only_place(placed: Mapping[Place, object]) -> None:
+    """Refuse a `push` whose messages go to several partitions: its result has room for one."""
+    if len(placed) > 1:
+        raise InvalidInput(
+            f"the keys or dedupe ids of these messages pick {len(placed)} partitions; use push_many, which returns a "
+            "result for each"
+        )
+
+
+def _pair(item: Any) -> Message:
+    match item:
+        case Message() | StoredMessage():
+            return _message(item)
+        case (str() | int() | UUID() as partition, message):
+            return msgspec.structs.replace(_message(message), partition=as_text(partition))
+        case _:
+            raise InvalidInput(f"push_many takes (partition, message) pairs or Messages, not {item!r}")
+
+
+def _message(
+    item: Any,
+    partition: str | None = None,
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    dedupe_id: str | None = None,
+) -> Message:
+    match item:
+        case Message():
+            return Message(
+                encode(item.value),
+                key if item.key is None else as_text(item.key),
+                headers if item.headers is None else item.headers,
+                partition if item.partition is None else as_text(item.partition),
+                dedupe_id if item.dedupe_id is None else item.dedupe_id,
+            )
+        case StoredMessage():
+            # Pushed on to another queue: its place there is its own.
+            return Message(item.value, key or item.key, headers or item.headers, partition, dedupe_id)
+        case _:
+            return Message(encode(item), key, headers, partition, dedupe_id)

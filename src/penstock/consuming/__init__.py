@@ -1,0 +1,1 @@
+"""Consuming: handlers, waiting, leases, workers."""

@@ -1,0 +1,96 @@
+"""How a client looks for work, without doing any of it: where in the ready list to begin, and when to sweep.
+
+Entries of the ready list that were taken leave dead index entries where the next pop would begin, and while somebody
+holds a transaction open nothing removes them. So a client remembers how far it has seen the list taken, and begins
+there. An entry that became visible late (its transaction was slower than its neighbours) lies before that; therefore
+the mark trails by half a second, and every few seconds one pop begins at the very front and takes the mark back to what
+it finds.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from datetime import datetime
+
+from penstock.postgres.statements.group_calls import Claim, Sweep
+
+_TRAIL = 0.5
+_FRONT_EVERY = 5.0
+_SWEEP_EVERY = 0.1
+_SWEEP_ALL_EVERY = 10.0
+
+
+class ReadyCursor:
+    """What one client has seen of the ready list of one group."""
+
+    def __init__(self) -> None:
+        self._lows: list[int] = []
+        self._seen: deque[tuple[float, int, int]] = deque()
+        self._front_at = time.monotonic()
+
+    def lows(self) -> list[int] | None:
+        """Return where to begin, for each level of priority; None for the front."""
+        now = time.monotonic()
+        if now - self._front_at > _FRONT_EVERY:
+            self._front_at = now
+            return None
+        while self._seen and self._seen[0][0] < now - _TRAIL:
+            _, level, seq = self._seen.popleft()
+            self._lows += [0] * (level - len(self._lows))
+            self._lows[level - 1] = max(self._lows[level - 1], seq)
+        return self._lows or None
+
+    def begin_at_front(self) -> None:
+        """Let the next one look from the front: somebody has seen something there."""
+        self._front_at = float("-inf")
+
+    def took(self, claims: Iterable[Claim]) -> None:
+        """Take note of the entries that a pop has taken."""
+        now = time.monotonic()
+        for claim in claims:
+            if claim.level > 0:
+                self._go_back(claim.level, claim.line_seq)
+                self._seen.append((now, claim.level, claim.line_seq))
+
+    def _go_back(self, level: int, seq: int) -> None:
+        """Begin where an entry was found before the mark: it came late, or a restore has set the list back."""
+        if level <= len(self._lows) and seq < self._lows[level - 1]:
+            self._lows[level - 1] = seq
+            # Of a list that was set back, what was seen before would move the mark past all of it again.
+            self._seen = deque(seen for seen in self._seen if seen[1] != level)
+
+
+class Sweeping:
+    """When a process sweeps: now and then while it consumes, and whenever it found nothing.
+
+    Timers that were served leave dead index entries, too, so a sweep begins where the last one of this process says,
+    and every few seconds at the very beginning.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._all_at = 0.0
+        self._swept_to: datetime | None = None
+
+    def due(self) -> bool:
+        """Say whether it is time, and count it as done."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + _SWEEP_EVERY
+        return True
+
+    def since(self) -> datetime | None:
+        """Return where the next sweep begins; None for the beginning."""
+        now = time.monotonic()
+        if now < self._all_at:
+            return self._swept_to
+        self._all_at = now + _SWEEP_ALL_EVERY
+        return None
+
+    def did(self, sweep: Sweep | None) -> bool:
+        """Take note of a sweep; say whether it may have brought work."""
+        if sweep is None:
+            return False
+        self._swept_to = sweep.swept_to or self._swept_to
+        return sweep.woken + sweep.enrolled > 0

@@ -1,1 +1,0 @@
-"""Typed Python over the SQL engine: clients, transactions, packing, migrations."""

@@ -1,0 +1,183 @@
+"""Hints between processes: that something was pushed, so that those who wait elsewhere look sooner.
+
+A hint is a NOTIFY, sent after the commit of the push, from a thread and on a connection of its own, and at most one for
+each moment: NOTIFY takes a lock of the whole database when it commits, and a push must not. A hint may be lost, and
+then the next look of whoever waits comes in its own time. So nothing is done about failures but to try again later.
+
+A warm tier can hint as well: all it needs is to call `wakes.wake`.
+"""
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import psycopg
+
+from penstock import forks
+from penstock.broker.counters import Counters
+from penstock.consuming import wakes
+from penstock.errors import PenstockError
+from penstock.postgres.address import Address
+from penstock.postgres.statements.calls import Place
+
+CHANNEL = "penstock_pushed"
+_DEBOUNCE = 0.05
+_RECONNECT = 1.0
+# A NOTIFY carries at most 8000 bytes.
+_MOST_BYTES = 7000
+
+
+class _Hint(msgspec.Struct):
+    sender: str
+    queues: list[str]
+
+
+class Hints:
+    """The hints of this process to one address and from it: a daemon thread."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._id = uuid4().hex
+        self._lock = threading.Lock()
+        self._pushed: set[str] = set()
+        self._users: list[Counters] = []
+        self._ending = False
+        self._connection: psycopg.Connection[Any] | None = None
+        self._here, self._there = socket.socketpair()
+        self._here.setblocking(False)
+        self._there.setblocking(False)
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="penstock-hints", daemon=True)
+        self._thread.start()
+
+    def use(self, counters: Counters) -> None:
+        """Count one more client that hints and wants hints."""
+        with self._lock:
+            self._users.append(counters)
+
+    def leave(self, counters: Counters) -> bool:
+        """Count one less; say whether it was the last, with whom the thread ends."""
+        with self._lock:
+            self._users.remove(counters)
+            self._ending = not self._users
+        if self._ending:
+            self._wake()
+            self._thread.join(_RECONNECT)
+        return self._ending
+
+    def pushed(self, queues: Iterable[str]) -> None:
+        """Tell other processes, in a moment."""
+        with self._lock:
+            idle = not self._pushed
+            self._pushed.update(queues)
+        if idle:
+            self._wake()
+
+    def await_listening(self, seconds: float) -> bool:
+        """Wait until hints of others are heard; say whether they are."""
+        return self._listening.wait(seconds)
+
+    def let_go(self) -> None:
+        """Leave the connection to the parent, in a process that was forked from it."""
+        if self._connection is not None:
+            forks.let_go(self._connection)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self._there.send(b"x")
+
+    def _work(self) -> None:
+        while not self._ending:
+            try:
+                with self._address.connect() as connection:
+                    self._connection = connection
+                    if not self._address.pooled:
+                        # A pooler would give the next hint to whoever has the connection then.
+                        connection.execute(f"LISTEN {CHANNEL}".encode())
+                        self._listening.set()
+                    self._serve(connection)
+            except (psycopg.Error, PenstockError, OSError):
+                self._listening.clear()
+                self._sleep([], 0 if self._ending else _RECONNECT)
+        self._here.close()
+        self._there.close()
+
+    def _serve(self, connection: psycopg.Connection[Any]) -> None:
+        sent_at = float("-inf")
+        while not self._ending:
+            pause = max(0.0, sent_at + _DEBOUNCE - time.monotonic()) if self._pushed else None
+            self._sleep([connection.fileno()], pause)
+            for notice in connection.notifies(timeout=0):
+                self._heard(notice.payload)
+            if self._pushed and time.monotonic() >= sent_at + _DEBOUNCE:
+                self._send(connection)
+                sent_at = time.monotonic()
+
+    def _sleep(self, others: list[int], seconds: float | None) -> None:
+        select.select([self._here.fileno(), *others], [], [], seconds)
+        with contextlib.suppress(BlockingIOError):
+            self._here.recv(4096)
+
+    def _heard(self, payload: str) -> None:
+        try:
+            hint = msgspec.json.decode(payload, type=_Hint)
+        except msgspec.MsgspecError:
+            return
+        if hint.sender != self._id:
+            self._count("hints_received")
+            wakes.wake(self._address.dsn, [Place(queue, "") for queue in hint.queues])
+
+    def _send(self, connection: psycopg.Connection[Any]) -> None:
+        with self._lock:
+            queues = list(self._pushed)
+            self._pushed.clear()
+        payload = msgspec.json.encode(_Hint(self._id, queues))
+        while len(payload) > _MOST_BYTES:
+            # Some of them will do: they are hints.
+            queues = queues[: len(queues) // 2]
+            payload = msgspec.json.encode(_Hint(self._id, queues))
+        connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload.decode()))
+        self._count("hints_sent")
+
+    def _count(self, name: str) -> None:
+        with self._lock:
+            for counters in self._users:
+                counters.add(name, 1)
+
+
+_lock = threading.Lock()
+_hints: dict[str, Hints] = {}
+
+
+@forks.reset_in_children
+def _begin() -> None:
+    """Forget the hints of the parent: their thread is not here."""
+    global _lock
+    _lock = threading.Lock()
+    for hints in _hints.values():
+        hints.let_go()
+    _hints.clear()
+
+
+def join(address: Address, counters: Counters) -> Hints:
+    """Return the hints of this process at an address; `leave` when they are no longer needed."""
+    with _lock:
+        hints = _hints.get(address.dsn)
+        if hints is None:
+            hints = _hints[address.dsn] = Hints(address)
+        hints.use(counters)
+        return hints
+
+
+def leave(hints: Hints, counters: Counters) -> None:
+    """Need them no longer."""
+    with _lock:
+        if hints.leave(counters):
+            for dsn in [dsn for dsn, known in _hints.items() if known is hints]:
+                del _hints[dsn]

@@ -1,0 +1,1 @@
+"""The statements that Python sends, and how their rows are read."""
