@@ -32,6 +32,12 @@ class Counters:
             self._sums[f"{kind}_batch_count"] += 1
             self._sums[f"{kind}_batch_size"] += calls
 
+    def batched(self, kind: str, operations: int) -> None:
+        """Count a batch, and how many callers' operations it was made of."""
+        with self._lock:
+            self._sums[f"{kind}_batch_count"] += 1
+            self._sums[f"{kind}_batch_size"] += operations
+
     def read(self) -> dict[str, int]:
         """Return all of them as they are now."""
         with self._lock:
