@@ -13,8 +13,9 @@ from uuid import UUID, uuid4
 import msgspec
 
 from penstock.broker.arguments import Seconds, delay_time
+from penstock.broker.messages import Message
 from penstock.broker.names import check_moment, check_names, check_new_names
-from penstock.broker.packing import Segment
+from penstock.broker.packing import Segment, pack
 from penstock.broker.places import Place
 from penstock.errors import InvalidInput
 
@@ -60,6 +61,12 @@ class PushBatch(msgspec.Struct, frozen=True):
         check_new_names(*self.place)
         if self.dedupe_ids is not None:
             _check_dedupe_ids(self.dedupe_ids)
+
+    @classmethod
+    def of(cls, place: Place, messages: Sequence[Message], due: Due | None = None) -> "PushBatch":
+        """Pack messages whose values are bytes or None."""
+        once = any(message.dedupe_id is not None for message in messages)
+        return cls(place, pack(messages), due, [message.dedupe_id for message in messages] if once else None)
 
     @property
     def plain(self) -> bool:

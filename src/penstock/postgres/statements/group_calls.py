@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.broker.arguments import Name, Seconds, as_text, delay_time, lease_time
+from penstock.broker.infos import SeekResult, SweepResult
 from penstock.broker.messages import StoredMessage
 from penstock.broker.packing import unpack
 from penstock.broker.texts import storable
@@ -28,6 +29,9 @@ from penstock.postgres.statements.calls import (
 
 # The size of a pop, of each partition: about what a handler can hold.
 MAX_BYTES = 8 << 20
+
+Seek = SeekResult
+Sweep = SweepResult
 
 
 @dataclass(slots=True)
@@ -127,32 +131,6 @@ class DeadReason(msgspec.Struct, frozen=True):
     letters: int
     first_died_at: datetime
     last_died_at: datetime
-
-
-class Seek(NamedTuple):
-    """What a chunk of a seek did, or would do."""
-
-    visited: int
-    moved: int
-    redelivered: int
-    skipped: int
-    revoked: int
-    busy: int
-    next_partition: int | None
-
-
-class Sweep(NamedTuple):
-    """What a sweep did, when the next timer is due (if soon), where the next sweep may begin (if this one saw all).
-
-    `due_in` is how many seconds the next timer is away, by the server's clock.
-    """
-
-    woken: int
-    trimmed: int
-    enrolled: int
-    next_due: datetime | None
-    swept_to: datetime | None
-    due_in: float | None = None
 
 
 class Resync(NamedTuple):
