@@ -1,4 +1,4 @@
-"""Operating groups with an asynchronous client: the twin of `operating`, which has the full descriptions."""
+"""The part of an asynchronous client that an operator uses: groups, claims, dead letters, archives, flows."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -76,7 +76,10 @@ class AsyncOperator:
         preview: bool = False,
         progress: Callable[[Seek], None] | None = None,
     ) -> Seek:
-        """Move a group to 'earliest', 'latest', an offset or a time; `preview` only says what that would do."""
+        """Move a group to 'earliest', 'latest', an offset or a time; `preview` only says what that would do.
+
+        Goes through the partitions in chunks beside live traffic; claims that are held there lose their lease.
+        """
         total = SeekTotal()
         while (after := total.next_chunk()) is not None:
             chunk = await self._database.run(group_calls.seek(queue, group, partition, to, preview, after))
