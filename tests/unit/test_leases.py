@@ -41,7 +41,7 @@ def test_a_batch_is_settled_through_an_outage_whatever_the_clocks_show(claim: Cl
             raise error
 
     batch = Batch("q", "g", [claim], run)
-    batch.go_on(lambda seconds: False, None)
+    batch.settle_through_outages(lambda seconds: False, None)
     batch.ack()
     assert batch.settled
 
@@ -57,7 +57,7 @@ async def test_an_asynchronous_batch_is_settled_through_an_outage_whatever_the_c
         return False
 
     batch = AsyncBatch("q", "g", [claim], run)
-    batch.go_on(sleep, None)
+    batch.settle_through_outages(sleep, None)
     await batch.ack()
     assert batch.settled
 

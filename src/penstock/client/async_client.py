@@ -17,11 +17,11 @@ from penstock.broker.messages import Message, PushResult, StoredMessage
 from penstock.broker.producers import Producer
 from penstock.client import pushes
 from penstock.client.async_operating import AsyncOperator
+from penstock.client.async_transaction import AsyncTransaction
 from penstock.client.spreads import Spreads
 from penstock.client.tailing import Tail
-from penstock.client.transaction import AsyncTransaction
+from penstock.consuming.async_batch import AsyncRun
 from penstock.consuming.async_consumer import AsyncConsumer
-from penstock.consuming.batch import AsyncRun
 from penstock.postgres import savepoints, user_connections
 from penstock.postgres.address import redact
 from penstock.postgres.database import AsyncDatabase

@@ -17,8 +17,8 @@ from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patien
 from penstock.broker.counters import Counters
 from penstock.broker.messages import StoredMessage
 from penstock.consuming import wakes
+from penstock.consuming.async_batch import AsyncBatch
 from penstock.consuming.async_workers import AsyncWorkerPool
-from penstock.consuming.batch import AsyncBatch
 from penstock.consuming.consumer import make_consumer_id, sweep_failed, wait_for_each
 from penstock.consuming.handlers import AsyncHandler, AsyncHook
 from penstock.consuming.outages import Outage, is_outage
@@ -140,7 +140,7 @@ class AsyncConsumer:
             if batch is None:
                 return
             log.debug("took %s", batch)
-            batch.go_on(sleep, hook)
+            batch.settle_through_outages(sleep, hook)
             renewals = asyncio.create_task(keep_renewed(batch, lease))
             try:
                 yield batch

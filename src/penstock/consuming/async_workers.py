@@ -11,7 +11,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from penstock.broker.messages import StoredMessage
-from penstock.consuming.batch import AsyncBatch, and_then, logged
+from penstock.consuming.async_batch import AsyncBatch
+from penstock.consuming.claimed import and_then
+from penstock.consuming.failures import logged
 from penstock.consuming.handlers import AsyncHandler, AsyncHook, ends_process
 from penstock.consuming.workers import LAST_MOMENT, describe
 from penstock.errors import LeaseLost

@@ -149,7 +149,7 @@ class Consumer:
             if batch is None:
                 return
             log.debug("took %s", batch)
-            batch.go_on(sleep, hook)
+            batch.settle_through_outages(sleep, hook)
             with self._renewals.keep(batch, lease):
                 try:
                     yield batch

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 from penstock import forks
 from penstock.broker.arguments import Seconds, seconds
-from penstock.consuming.batch import AsyncBatch, Batch
+from penstock.consuming.async_batch import AsyncBatch
+from penstock.consuming.batch import Batch
 from penstock.errors import LeaseLost, PenstockError
 
 log = logging.getLogger("penstock.consumer")

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from penstock.broker.messages import StoredMessage
-from penstock.consuming.batch import Batch, and_then, logged
+from penstock.consuming.batch import Batch
+from penstock.consuming.claimed import and_then
+from penstock.consuming.failures import logged
 from penstock.consuming.handlers import Handler, ends_process, timed_out
 from penstock.errors import LeaseLost
 
