@@ -42,7 +42,10 @@ NAMES = {
 }
 
 # Modules that are written by hand for each half.
-MODULES: dict[str, str] = {}
+MODULES = {
+    "penstock.consuming.tasks": "penstock.consuming.threads",
+    "penstock.consuming.worker_tasks": "penstock.consuming.worker_threads",
+}
 
 # `asyncio.to_thread(f, x)` becomes `f(x)`. What else is used of asyncio must be here, or be marked.
 ASYNCIO = {
@@ -51,11 +54,17 @@ ASYNCIO = {
     "asyncio.sleep": "time.sleep",
 }
 
-# Still written twice.
-_BY_HAND = {"async_client.py", "async_consumer.py", "async_workers.py"}
-
 # Words of docstrings, comments and messages; the first that fits is used.
 TEXTS = {
+    "Await a function for each message, in `concurrency` tasks": (
+        "Call a function for each message, in `concurrency` threads"
+    ),
+    "One that is not a coroutine function is called in a thread": (
+        "A coroutine function is awaited, in one event loop for all threads"
+    ),
+    "Safe to share between tasks": "Safe to share between threads",
+    "psycopg, SQLAlchemy, asyncpg": "psycopg, psycopg2, SQLAlchemy, Django",
+    "async with": "with",
     "an asynchronous": "a synchronous",
     "asynchronous": "synchronous",
     "Asynchronous": "Synchronous",
@@ -83,9 +92,17 @@ class Edit(NamedTuple):
     text: str
 
 
+class Statement(NamedTuple):
+    """The lines of a statement: its first, the last of its head (`if …:`), and its last."""
+
+    first: int
+    head: int
+    last: int
+
+
 def sources() -> dict[Path, Path]:
     """Return all sources, and what is generated from each."""
-    found = sorted(path for path in PACKAGE.rglob("async_*.py") if path.name not in _BY_HAND)
+    found = sorted(PACKAGE.rglob("async_*.py"))
     return {source: source.with_name(source.name.removeprefix("async_")) for source in found}
 
 
@@ -99,8 +116,12 @@ def synchronous(text: str, name: str = "the source") -> str:
     """Return the synchronous text, neither sorted nor formatted."""
     text = _with_modules(_unmarked(text))
     text = _applied(text, [*_structural(text), *_lexical(text)])
-    if left := re.search(r"^.*\basyncio\.(?!\w+ import).*$", _without_strings(text), re.MULTILINE):
-        raise SystemExit(f"{name}: mark as `# async only`, or add to the tables of generate_sync.py: {left[0].strip()}")
+    for token in _tokens(text):
+        # An import that is not used is removed later.
+        if token.type == tokenize.NAME and "async" in token.string.lower() and token.line != "import asyncio\n":
+            raise SystemExit(
+                f"{name}: mark it `# async only`, or extend the tables of this script: {token.line.strip()}"
+            )
     return text
 
 
@@ -109,10 +130,13 @@ def _unmarked(text: str) -> str:
     lines = text.splitlines(keepends=True)
     marked = {token.start[0] for token in _tokens(text) if _is_comment(token) and _ASYNC_ONLY.search(token.string)}
     removed: set[int] = set()
+    statements = _statements(text)
     for number in marked:
-        end = max((last for first, last in _statements(text) if first == number), default=number)
-        removed.update(range(number, end + 1))
-        above = number - 1
+        # Of those that begin or whose head ends here the longest; else it is one line of something, like a parameter.
+        fitting = [each for each in statements if number in (each.first, each.head)]
+        whole = max(fitting, key=lambda each: each.last - each.first, default=Statement(number, number, number))
+        removed.update(range(whole.first, whole.last + 1))
+        above = whole.first - 1
         while lines[above - 1].lstrip().startswith("#") and not _SYNC_ONLY.match(lines[above - 1]):
             removed.add(above)
             above -= 1
@@ -120,14 +144,15 @@ def _unmarked(text: str) -> str:
     return "".join(_SYNC_ONLY.sub(r"\1\2", line) for line in kept)
 
 
-def _statements(text: str) -> list[tuple[int, int]]:
-    """Return the first and last line of each statement and except clause."""
+def _statements(text: str) -> list[Statement]:
+    """Return all statements and except clauses."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.stmt | ast.ExceptHandler):
-            decorators = getattr(node, "decorator_list", [])
-            first = min([node.lineno, *(each.lineno for each in decorators)])
-            found.append((first, node.end_lineno or node.lineno))
+            last = node.end_lineno or node.lineno
+            body = getattr(node, "body", None)
+            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", []))])
+            found.append(Statement(first, body[0].lineno - 1 if body else last, last))
     return found
 
 
@@ -160,6 +185,10 @@ def _structural(text: str) -> list[Edit]:
         match node:
             case ast.Subscript(value=ast.Name(id="Awaitable"), slice=inner):
                 edits += [Edit(start(node), start(inner), ""), Edit(end(inner), end(node), "")]
+            case ast.Attribute(value=ast.Await() as inner) | ast.Subscript(value=ast.Await() as inner):
+                # `(await x)[0]` needs its parentheses, and `x[0]` does not.
+                (line, before), (last, after) = start(inner), end(inner)
+                edits += [Edit((line, before - 1), (line, before), ""), Edit((last, after), (last, after + 1), "")]
             case ast.Call(func=ast.Attribute(ast.Name(id="asyncio"), "to_thread"), args=[called, *rest]):
                 edits.append(Edit(start(node), start(called), ""))
                 edits.append(Edit(end(called), start(rest[0]) if rest else end(node), "(" if rest else "()"))
@@ -212,10 +241,6 @@ def _between(text: str, edit: Edit) -> str | None:
     if edit.start[0] != edit.end[0]:
         return None
     return text.splitlines()[edit.start[0] - 1][edit.start[1] : edit.end[1]]
-
-
-def _without_strings(text: str) -> str:
-    return _applied(text, [Edit(t.start, t.end, "''") for t in _tokens(text) if t.type == tokenize.STRING])
 
 
 def _tokens(text: str) -> list[tokenize.TokenInfo]:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.client.seeking import SeekTotal
-from penstock.postgres.database import AsyncDatabase
+from penstock.postgres.async_database import AsyncDatabase
 from penstock.postgres.statements import archive_calls, calls, flow_calls, group_calls
 from penstock.postgres.statements.archive_calls import ArchiveInfo
 from penstock.postgres.statements.calls import Call

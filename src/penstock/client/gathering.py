@@ -16,6 +16,7 @@ from penstock.broker.messages import Message, PushResult
 from penstock.client import pushes
 from penstock.consuming.claimed import ClaimedMessages
 from penstock.errors import PenstockError
+from penstock.postgres.failures import translated
 from penstock.postgres.savepoints import Effects
 from penstock.postgres.statements import option_calls
 from penstock.postgres.statements.calls import Call, Place
@@ -135,11 +136,12 @@ class Gathering:
     @contextmanager
     def outcome(self) -> Iterator[None]:
         """Surround the whole transaction: what it rolls back is neither pushed nor acknowledged."""
-        try:
-            yield
-        except BaseException:
-            self.effects.undo()
-            raise
+        with translated(self.raised):
+            try:
+                yield
+            except BaseException:
+                self.effects.undo()
+                raise
 
     @contextmanager
     def block(self) -> Iterator[None]:

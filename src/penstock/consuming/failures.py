@@ -3,6 +3,8 @@
 import traceback
 from types import TracebackType
 
+from penstock.broker.messages import StoredMessage
+
 # What is kept of an error, and of its traceback: of that the end, where it happened.
 _ERROR_CHARACTERS = 2000
 _TRACEBACK_CHARACTERS = 8000
@@ -43,3 +45,8 @@ def _traceback(error: BaseException) -> TracebackType | None:
     # Not by asking the error, which may have a `__getattribute__` of its own.
     found: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
     return found
+
+
+def name_of(message: StoredMessage) -> str:
+    """Name a message in a log."""
+    return f"message {message.offset} of {message.queue}/{message.partition}"
