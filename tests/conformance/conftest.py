@@ -111,8 +111,7 @@ class AlwaysTogether(InALoop):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        pops: Any = self._client._pops._work
-        pops.several = 1
+        self._client._batching.several_pops = 1
 
 
 def _bare(value: Any) -> Any:

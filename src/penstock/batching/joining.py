@@ -6,6 +6,7 @@ from datetime import datetime
 import msgspec
 
 from penstock.batching.lane import Alone
+from penstock.broker.async_transport import AsyncTransport
 from penstock.broker.claims import Claim
 from penstock.broker.infos import SweepResult
 from penstock.broker.messages import PushResult
@@ -14,7 +15,6 @@ from penstock.broker.operations.pushing import Push
 from penstock.broker.packing import Segment, join
 from penstock.broker.places import Place
 from penstock.broker.pushing import Producer, PushBatch
-from penstock.broker.transport import AsyncTransport
 from penstock.errors import PenstockError
 
 # What one batch carries at most, in bytes of messages and in operations.
@@ -90,11 +90,9 @@ class PopJoiner:
     direct = False
     max_weight = _MOST_OPERATIONS
 
-    # From how many on they are joined.
-    several = 2
-
-    def __init__(self, transport: AsyncTransport) -> None:
+    def __init__(self, transport: AsyncTransport, several: int) -> None:
         self._transport = transport
+        self._several = several
 
     def keys(self, operation: Pop) -> Iterable[Hashable]:
         """Return nothing: a pop waits for nobody."""
@@ -106,7 +104,7 @@ class PopJoiner:
 
     async def run(self, operations: Sequence[Pop], lock_timeout: float | None) -> Sequence[list[Claim] | BaseException]:
         """Pop; the claims of each caller."""
-        if len(operations) < self.several:
+        if len(operations) < self._several:
             return [await self._transport.run(operations[0])]
         found = await self._transport.run(PopMany(_from_one_place(operations)))
         if len(operations) == 1 and found[0] is None:

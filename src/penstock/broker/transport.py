@@ -1,39 +1,18 @@
+# Generated from async_transport.py by tools/generate_sync.py. Do not edit: change the source and run `make generate`.
 """The port of a broker: whatever runs operations is a transport.
 
 PostgreSQL's is `penstock.postgres.database`. The micro-batcher is one, too, which wraps another. Clients, batches and
 consumers know no more of a broker than what is here. Whatever a transport raises is a `PenstockError`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+from penstock.broker.hints import HintSource
 from penstock.broker.operations.operation import Operation
 
 R = TypeVar("R")
-
-
-class HintListener(Protocol):
-    """Who wants to hear that other processes have pushed."""
-
-    def heard(self, queues: Sequence[str]) -> None:
-        """Take note that somebody pushed to these queues; called from any thread."""
-
-    def sent(self) -> None:
-        """Take note that a hint was sent to others."""
-
-
-class Hints(Protocol):
-    """Hints between processes: that something was pushed, so that those who wait elsewhere look sooner.
-
-    A hint may be lost, so nothing depends on it.
-    """
-
-    def announce(self, queues: Iterable[str]) -> None:
-        """Say that something was pushed to these queues, in a moment."""
-
-    def close(self) -> None:
-        """Listen no more."""
 
 
 class TransactionScope(Protocol):
@@ -55,35 +34,22 @@ class TransactionScope(Protocol):
         """Find out what rollbacks to savepoints have undone."""
 
 
-class AsyncTransactionScope(Protocol):
-    """The asynchronous twin of `TransactionScope`."""
+class Transport(HintSource, Protocol):
+    """Runs operations for a synchronous client.
 
-    connection: Any
-
-    async def run(self, operation: Operation[R]) -> R:
-        """Run an operation in this transaction."""
-
-    def block(self) -> AbstractContextManager[None]:
-        """Surround the caller's own code: what it raises passes through as it is."""
-
-    def note(self, undo: Callable[[], None]) -> None:
-        """Take note of something that was done; `undo` is called if the caller rolls it back, also to a savepoint."""
-
-    async def check(self) -> None:
-        """Find out what rollbacks to savepoints have undone."""
-
-
-class Transport(Protocol):
-    """Runs operations for a synchronous client. Safe to share between threads."""
-
-    @property
-    def address(self) -> str:
-        """What identifies the broker within this process."""
+    One that has no transactions or no hints raises a `PenstockError` that says so.
+    """
 
     def open(self) -> None:
-        """Find the broker and see that it is ready. Operations do this by themselves."""
+        """Find the broker and see that it is ready; from then on there is an address. Operations do it, too."""
 
-    def run(self, operation: Operation[R], timeout: float | None = None, *, retry: bool = True) -> R:
+    def run(
+        self,
+        operation: Operation[R],
+        timeout: float | None = None,
+        *,
+        retry: bool = True,
+    ) -> R:
         """Run one operation in a transaction of its own.
 
         A connection is waited for `timeout` seconds at most. Without `retry` it is not tried again here, because the
@@ -93,35 +59,5 @@ class Transport(Protocol):
     def transaction(self, connection: Any = None) -> AbstractContextManager[TransactionScope]:
         """Begin a transaction, on a connection of the transport's or in that of the caller's own connection."""
 
-    def listen(self, listener: HintListener) -> Hints:
-        """Exchange hints with other processes, until they are closed."""
-
     def close(self) -> None:
-        """Close all connections."""
-
-
-class AsyncTransport(Protocol):
-    """The asynchronous twin of `Transport`."""
-
-    @property
-    def address(self) -> str:
-        """What identifies the broker within this process, once it is open."""
-
-    async def open(self) -> None:
-        """Find the broker and see that it is ready. Operations do this by themselves."""
-
-    async def run(self, operation: Operation[R], timeout: float | None = None, *, retry: bool = True) -> R:  # noqa: ASYNC109
-        """Run one operation in a transaction of its own.
-
-        A connection is waited for `timeout` seconds at most. Without `retry` it is not tried again here, because the
-        caller does that.
-        """
-
-    def transaction(self, connection: Any = None) -> AbstractAsyncContextManager[AsyncTransactionScope]:
-        """Begin a transaction, on a connection of the transport's or in that of the caller's own connection."""
-
-    def listen(self, listener: HintListener) -> Hints:
-        """Exchange hints with other processes, until they are closed."""
-
-    async def close(self) -> None:
         """Close all connections."""

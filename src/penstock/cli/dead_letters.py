@@ -12,8 +12,8 @@ from penstock.cli.options import Command, Given, confirm, json_option, yes_optio
 from penstock.errors import NotFound
 
 if TYPE_CHECKING:
+    from penstock.broker.infos import DeadLetter
     from penstock.client.client import Client
-    from penstock.postgres.statements.group_calls import DeadLetter
 
 _PAGE = 1000
 _LETTER = ("dead_letter_id", "group", "partition", "offset", "reason", "attempts", "died_at", "last_error")

@@ -20,7 +20,7 @@ from penstock.cli.options import (
 from penstock.cli.queues import show_settings
 
 if TYPE_CHECKING:
-    from penstock.postgres.statements.group_calls import GroupInfo
+    from penstock.broker.infos import GroupInfo
 
 # What `--set` must not name, because it is an option of its own.
 _OPTIONS = ("queue", "group", "mode", "subscription")

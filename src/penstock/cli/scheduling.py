@@ -10,8 +10,8 @@ from penstock.cli.options import Command, Given, confirm, json_option, yes_optio
 from penstock.errors import NotFound
 
 if TYPE_CHECKING:
+    from penstock.broker.infos import ScheduledInfo
     from penstock.client.client import Client
-    from penstock.postgres.statements.option_calls import ScheduledInfo
 
 _PAGE = 1000
 _COLUMNS = ("scheduled_id", "queue", "partition", "due_at", "created_at", "count", "size", "preview")

@@ -1,6 +1,6 @@
 """Groups: create, configure, move, list; dead letters; checks and repairs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -37,6 +37,20 @@ class CreateGroup(Operation[int], frozen=True):
         _check_zone(self.since)
         check_group_names(self.queue, self.group)
         msgspec.structs.force_setattr(self, "config", checked_settings(self.config))
+
+    @classmethod
+    def reading(
+        cls,
+        queue: str,
+        group: str,
+        mode: str,
+        subscription: str | datetime,
+        config: Mapping[str, Any] | None = None,
+    ) -> "CreateGroup":
+        """Create a group that reads from a subscription: 'all', 'new' or a time."""
+        if isinstance(subscription, datetime):
+            return cls(queue, group, mode, "time", subscription, dict(config or {}))
+        return cls(queue, group, mode, subscription, None, dict(config or {}))
 
 
 class ConfigureGroup(Repeatable[dict[str, Any]], frozen=True):
@@ -76,6 +90,22 @@ class Seek(Operation[SeekResult], frozen=True):
     def __post_init__(self) -> None:
         _check_zone(self.time)
         check_group_names(self.queue, self.group)
+
+    @classmethod
+    def to(
+        cls, queue: str, group: str, to: int | str | datetime, partition: str | None, preview: bool, after: int
+    ) -> "Seek":
+        """Seek to an offset, a time, 'earliest' or 'latest'."""
+        match to:
+            case bool():
+                pass
+            case int():
+                return cls(queue, group, partition, offset=to, preview=preview, after=after)
+            case datetime():
+                return cls(queue, group, partition, time=to, preview=preview, after=after)
+            case str():
+                return cls(queue, group, partition, position=to, preview=preview, after=after)
+        raise InvalidInput(f"seek goes to an offset, a time, 'earliest' or 'latest', not to {to!r}")
 
 
 class GetLag(Repeatable[int], frozen=True):

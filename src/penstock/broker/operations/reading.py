@@ -9,8 +9,6 @@ from penstock.broker.names import check_moment, check_names, check_offset
 from penstock.broker.operations.operation import Repeatable
 from penstock.broker.places import Place, Slices
 
-PAGE_BYTES = 8 << 20
-
 
 class Read(Repeatable[Slices], frozen=True):
     """Read one page of a range, still packed."""
@@ -20,7 +18,7 @@ class Read(Repeatable[Slices], frozen=True):
     stop: int | None = None
     start_time: datetime | None = None
     stop_time: datetime | None = None
-    max_bytes: int = PAGE_BYTES
+    max_bytes: int = 8 << 20
 
     def __post_init__(self) -> None:
         check_moment(self.start_time)
