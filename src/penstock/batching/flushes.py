@@ -187,9 +187,7 @@ class Pops:
         for claim in answer:
             if claim.lease_id is not None:
                 try:
-                    await self._database.run(
-                        group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, claim.shared)
-                    )
+                    await self._database.run(group_calls.release(claim.group_id, claim.partition_id, claim.lease_id))
                 except PenstockError:
                     # Then its lease expires.
                     continue

@@ -170,9 +170,7 @@ class _Claims:
         return group_calls.renew(self.claims, lease)
 
     def _release(self, claims: list[Claim]) -> list[Call[bool]]:
-        return [
-            group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, claim.shared) for claim in claims
-        ]
+        return [group_calls.release(claim.group_id, claim.partition_id, claim.lease_id) for claim in claims]
 
     def _release_after(self, done: int) -> list[Call[Any]]:
         """Acknowledge the first messages, and give back the rest."""
