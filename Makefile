@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 SPARK_OPTIONS := .venv/spark.options
 TWO_PROCESSES := --numprocesses=2 --dist=loadscope --no-loadscope-reorder
 
-.PHONY: help install demo test check chaos lint bench bench-check clean
+.PHONY: help install demo test check chaos generate lint bench bench-check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,7 +39,11 @@ $(SPARK_OPTIONS): $(INSTALLED)
 	@$(BIN)/python tests/java.py > /dev/null 2>&1 || true
 	@touch $@
 
+generate: install ## generate the synchronous half from the asynchronous sources
+	$(BIN)/python tools/generate_sync.py
+
 lint: install
+	$(BIN)/python tools/generate_sync.py --check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

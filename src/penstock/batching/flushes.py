@@ -10,7 +10,7 @@ from penstock.broker.packing import Segment, pack, pack_values
 from penstock.broker.producers import Producer
 from penstock.consuming.polling import ReadyCursor
 from penstock.errors import PenstockError
-from penstock.postgres.database import AsyncDatabase
+from penstock.postgres.async_database import AsyncDatabase
 from penstock.postgres.statements import batch_calls, group_calls
 from penstock.postgres.statements.batch_calls import PopRequest
 from penstock.postgres.statements.calls import Place

@@ -1,4 +1,5 @@
-"""Operating groups with a synchronous client: what is stuck, why, since when, and what to do about it."""
+# Generated from async_operating.py by tools/generate_sync.py. Do not edit: change the source and run `make generate`.
+"""The part of a synchronous client that an operator uses: groups, claims, dead letters, archives, flows."""
 
 from collections.abc import Callable
 from datetime import datetime
