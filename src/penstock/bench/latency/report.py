@@ -120,7 +120,8 @@ def lines(report: Report) -> Iterator[str]:
                 one_way = result.p50_ratio(name, "one way")
                 line += (
                     f"   {ratio.median:.2f} ({ratio.low:.2f}–{ratio.high:.2f}), {result.p99_ratio(name):.2f}; "
-                    f"{one_way.median:.2f} ({one_way.low:.2f}–{one_way.high:.2f}), {result.p99_ratio(name, 'one way'):.2f}"
+                    f"{one_way.median:.2f} ({one_way.low:.2f}–{one_way.high:.2f}), "
+                    f"{result.p99_ratio(name, 'one way'):.2f}"
                 )
             yield line
     yield ""
