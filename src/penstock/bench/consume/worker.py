@@ -119,7 +119,7 @@ class Worker:
 
     def _consume(self, url: str, queue: str, group: str, take: int) -> Iterator[Step]:
         """Consume as applications do: `for batch in client.consume(…): with batch: …`."""
-        with closing(self._client(url).consume(queue, group, max_messages=take, idle_timeout=_DRY)) as batches:  # type: ignore[type-var]
+        with closing(self._client(url).consume(queue, group, max_messages=take, idle_timeout=_DRY)) as batches:
 
             def step() -> int:
                 for batch in islice(batches, 1):
