@@ -49,16 +49,20 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install ## measure, and print what was measured
+bench: install ## measure, and print what was measured; BEFORE=folder: consuming beside another checkout, too
 	$(BIN)/penstock bench log
 	$(BIN)/penstock bench groups
 	$(BIN)/penstock bench batching
+	$(BIN)/penstock bench consume $(if $(BEFORE),--before $(BEFORE))
+	$(BIN)/penstock bench latency
 	$(BIN)/penstock bench spark
 
 bench-check: install ## measure, and fail where a promised ratio is missed
 	$(BIN)/penstock bench log --check
 	$(BIN)/penstock bench groups --check
 	$(BIN)/penstock bench batching --check
+	$(BIN)/penstock bench consume --check $(if $(BEFORE),--before $(BEFORE))
+	$(BIN)/penstock bench latency --check
 	$(BIN)/penstock bench spark --check
 
 clean: ## remove what `make` made

@@ -109,21 +109,24 @@ def sources() -> dict[Path, Path]:
 
 def generate(source: Path) -> str:
     """Return the synchronous text of a source."""
-    text = synchronous(source.read_text(encoding="utf-8"), source.name)
+    text = synchronous(source.read_text(encoding="utf-8"))
+    _refuse_leftovers(text, source.name)
     return _tidied(HEADER.format(source=source.name) + text, source.with_name(source.name.removeprefix("async_")))
 
 
-def synchronous(text: str, name: str = "the source") -> str:
+def synchronous(text: str) -> str:
     """Return the synchronous text, neither sorted nor formatted."""
     text = _with_modules(_unmarked(text))
-    text = _applied(text, [*_structural(text), *_lexical(text)])
+    return _applied(text, [*_structural(text), *_lexical(text)])
+
+
+def _refuse_leftovers(text: str, name: str) -> None:
+    """Refuse what is still asynchronous."""
     for token in _tokens(text):
         # An import that is not used is removed later.
         if token.type == tokenize.NAME and "async" in token.string.lower() and token.line != "import asyncio\n":
-            raise SystemExit(
-                f"{name}: mark it `# async only`, or extend the tables of this script: {token.line.strip()}"
-            )
-    return text
+            line = token.line.strip()
+            raise SystemExit(f"{name}: mark it `# async only`, or extend the tables of generate_sync.py: {line}")
 
 
 def _unmarked(text: str) -> str:

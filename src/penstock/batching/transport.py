@@ -101,13 +101,12 @@ class Batching:
     def _ack_lane(self, operation: Ack) -> Lane[Any, Any] | None:
         if not self.pops:
             return None
-        key = Ack, operation.ranges[0].shared
-        return self._lanes.get(key) or self._open_lane(key, "ack", AckJoiner(self._transport))
+        return self._lanes.get(Ack) or self._open_lane(Ack, "ack", AckJoiner(self._transport))
 
     def _renew_lane(self, operation: Renew) -> Lane[Any, Any] | None:
         if not self.pops:
             return None
-        key = Renew, operation.leases[0].shared, operation.lease
+        key = Renew, operation.lease
         if (lane := self._lanes.get(key)) is not None:
             return lane
         if len(self._lanes) >= _MOST_LANES:

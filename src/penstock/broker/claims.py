@@ -17,21 +17,20 @@ class Lease(NamedTuple):
     group_id: int
     partition_id: int
     lease_id: UUID | None
-    shared: bool
 
 
 class ClaimRange(NamedTuple):
     """Messages of a claim that are done: offsets from `start` up to and without `stop`.
 
-    In an ordered group everything below `stop` is done.
+    Without a start, from the claim's beginning; without a stop, to its end. In an ordered group everything below `stop`
+    is done.
     """
 
     group_id: int
     partition_id: int
     lease_id: UUID | None
-    shared: bool
-    start: int
-    stop: int
+    start: int | None = None
+    stop: int | None = None
 
 
 @dataclass(slots=True)
@@ -57,15 +56,8 @@ class Claim:
     @property
     def lease(self) -> Lease:
         """What identifies it."""
-        return Lease(self.group_id, self.partition_id, self.lease_id, self.shared)
+        return Lease(self.group_id, self.partition_id, self.lease_id)
 
     def done(self, start: int | None = None, stop: int | None = None) -> ClaimRange:
         """Return the range from `start` to `stop`; by default, all of it."""
-        return ClaimRange(
-            self.group_id,
-            self.partition_id,
-            self.lease_id,
-            self.shared,
-            self.start if start is None else start,
-            self.stop if stop is None else stop,
-        )
+        return ClaimRange(self.group_id, self.partition_id, self.lease_id, start, stop)

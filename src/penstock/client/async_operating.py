@@ -115,7 +115,7 @@ class AsyncOperator:
     async def release_claim(self, claim: ClaimInfo) -> bool:
         """Take a claim away from whoever holds it; its messages are delivered again at once."""
         lease = claim.lease_id if claim.shared else None
-        return await self._transport.run(Release(Lease(claim.group_id, claim.partition_id, lease, claim.shared)))
+        return await self._transport.run(Release(Lease(claim.group_id, claim.partition_id, lease)))
 
     async def history(self, queue: str, group: str, partition: str, *, limit: int = 100) -> list[Transition]:
         """Tell what happened to a partition in a group, newest first."""

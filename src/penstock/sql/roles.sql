@@ -26,7 +26,7 @@ GRANT EXECUTE ON FUNCTION
     penstock.pop, penstock.pop_claims, penstock.pop_batch, penstock.pop_claims_batch, penstock.has_pending_messages,
     penstock.ack, penstock.ack_claims, penstock.nack, penstock.nack_claim,
     penstock.renew, penstock.renew_claims, penstock.release_claim,
-    penstock.ack_ranges, penstock.nack_range, penstock.renew_ranges, penstock.release_range, penstock.sweep, penstock.create_group,
+    penstock.sweep, penstock.create_group,
     penstock.lag, penstock.list_groups, penstock.list_claims, penstock.list_failing_timers, penstock.history,
     penstock.list_dead_letters, penstock.count_dead_letters,
     penstock.read, penstock.read_segments, penstock.get, penstock.get_segment,

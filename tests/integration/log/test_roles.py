@@ -181,7 +181,7 @@ def test_only_an_admin_takes_a_claim_from_whoever_holds_it(penstock_dsn: str, as
         assert batch is not None
         (claim,) = owner.claims("q")
         consumer = as_user("consumer")
-        for query in ("SELECT penstock.release_claim(%s, %s, NULL)", "SELECT penstock.release_range(%s, %s, NULL)"):
+        for query in ("SELECT penstock.release_claim(%s, %s, NULL)", "SELECT penstock.release_claim(%s, %s)"):
             with pytest.raises(errors.InsufficientPrivilege), consumer.transaction() as tx:
                 tx.connection.execute(query, (claim.group_id, claim.partition_id))
         (seen,) = consumer.claims("q")

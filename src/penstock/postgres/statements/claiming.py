@@ -22,24 +22,15 @@ from penstock.postgres.statements.call import (
     statement,
 )
 
-_ACK = "SELECT penstock.ack_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[])"
+# By id, in groups of either mode: the functions look at the group's mode themselves.
+_ACK = "SELECT penstock.ack_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[])"
 _ACK_LIMITED = (
     "SELECT penstock.ack_claims(CASE WHEN lock_timeout <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
-    "%s::bigint[]) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
-)
-_ACK_SHARED = "SELECT penstock.ack_ranges(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[])"
-_ACK_SHARED_LIMITED = (
-    "SELECT penstock.ack_ranges(CASE WHEN lock_timeout <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
     "%s::bigint[], %s::bigint[]) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
 )
 _RENEW = "SELECT penstock.renew_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::float8)"
 _RENEW_LIMITED = (
     "SELECT penstock.renew_claims(CASE WHEN lock_timeout <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
-    "%s::float8) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
-)
-_RENEW_SHARED = "SELECT penstock.renew_ranges(%s::integer[], %s::bigint[], %s::uuid[], %s::float8)"
-_RENEW_SHARED_LIMITED = (
-    "SELECT penstock.renew_ranges(CASE WHEN lock_timeout <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
     "%s::float8) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
 )
 
@@ -123,57 +114,35 @@ def has_pending(wanted: HasPending) -> Call[bool]:
 @statement(Ack)
 def ack(wanted: Ack) -> Call[list[bool]]:
     ranges = wanted.ranges
-    limit = wanted.lock_timeout
-    if ranges[0].shared:
-        columns: tuple[Any, ...] = (*_leases(ranges), [each.start for each in ranges], [each.stop for each in ranges])
-        if limit is None:
-            return Call(_ACK_SHARED, columns, scalar, hot=True)
-        return Call(_ACK_SHARED_LIMITED, (*columns, milliseconds(limit)), scalar)
-    columns = (*_leases(ranges), [each.stop for each in ranges])
-    if limit is None:
+    columns = (*_leases(ranges), [each.start for each in ranges], [each.stop for each in ranges])
+    if wanted.lock_timeout is None:
         return Call(_ACK, columns, scalar, hot=True)
-    return Call(_ACK_LIMITED, (*columns, milliseconds(limit)), scalar)
+    return Call(_ACK_LIMITED, (*columns, milliseconds(wanted.lock_timeout)), scalar)
 
 
 @statement(Renew)
 def renew(wanted: Renew) -> Call[list[datetime | None]]:
-    shared = wanted.leases[0].shared
     columns = (*_leases(wanted.leases), wanted.lease)
     if wanted.lock_timeout is None:
-        return Call(_RENEW_SHARED if shared else _RENEW, columns, scalar)
-    return Call(
-        _RENEW_SHARED_LIMITED if shared else _RENEW_LIMITED, (*columns, milliseconds(wanted.lock_timeout)), scalar
-    )
+        return Call(_RENEW, columns, scalar)
+    return Call(_RENEW_LIMITED, (*columns, milliseconds(wanted.lock_timeout)), scalar)
 
 
 @statement(Nack)
 def nack(wanted: Nack) -> Call[str | None]:
-    lease = wanted.lease
-    function = "nack_range" if lease.shared else "nack_claim"
     return Call(
-        f"SELECT penstock.{function}(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, "
-        "%s::float8, %s::text)",
-        (
-            lease.group_id,
-            lease.partition_id,
-            lease.lease_id,
-            wanted.failed_offset,
-            wanted.error,
-            wanted.reason,
-            wanted.delay,
-            wanted.traceback,
-        ),
+        "SELECT penstock.nack_claim(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8, "
+        "%s::text)",
+        (*wanted.lease, wanted.failed_offset, wanted.error, wanted.reason, wanted.delay, wanted.traceback),
         scalar,
     )
 
 
 @statement(Release)
 def release(wanted: Release) -> Call[bool]:
-    lease = wanted.lease
-    function = "release_range" if lease.shared else "release_claim"
     return Call(
-        f"SELECT penstock.{function}(%s::integer, %s::bigint, %s::uuid)",
-        (lease.group_id, lease.partition_id, lease.lease_id),
+        "SELECT penstock.release_claim(%s::integer, %s::bigint, %s::uuid)",
+        wanted.lease,
         lambda rows: bool(rows[0][0]),
     )
 

@@ -1,14 +1,19 @@
--- penstock.ack_claims(group_ids, partition_ids, lease_ids, up_to)
+-- penstock.ack_claims(group_ids, partition_ids, lease_ids, starts, stops)
 --
--- Acknowledges any number of claims. A claim that is acknowledged whole ends, and its partition joins the back of the
--- line; one that is acknowledged in part goes on, with its lease as it is. A lease that has expired or is not the
--- claim's own changes nothing.
+-- Acknowledges any number of claims, of groups of either mode. A claim of which nothing is left ends; the rest of any other
+-- stays under its lease. A lease that has expired or is not the claim's own changes nothing.
 --
--- Parameters: parallel arrays, one entry per claim; up_to - all below this offset is done, null for the whole claim.
--- Returns: for each claim, in the order given, whether it was acknowledged.
--- Calls: require_read_committed. Tables: journal (lock, insert), partitions, segments (read), ready (insert).
+-- Parameters: parallel arrays, one entry per range that is done; starts - its first offset, null for the beginning of the
+-- claim; stops - the offset after its last, null for the end of the claim. In an ordered group all below `stop` is
+-- done, and `start` is ignored.
+-- Returns: for each entry, in the order given, whether it was acknowledged.
+-- Calls: require_read_committed, use_lock_timeout, ack_ordered, ack_shared. Tables: consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.ack_claims(
-    group_ids integer[], partition_ids bigint[], lease_ids uuid[], up_to bigint[] DEFAULT NULL
+    group_ids     integer[],
+    partition_ids bigint[],
+    lease_ids     uuid[],
+    starts        bigint[] DEFAULT NULL,
+    stops         bigint[] DEFAULT NULL
 )
 RETURNS boolean[]
 LANGUAGE plpgsql SECURITY DEFINER
@@ -20,69 +25,53 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
 DECLARE
-    acked boolean[];
+    part    record;
+    answers boolean[];
+    acked   boolean[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM penstock.require_read_committed('ack');
     END IF;
-    PERFORM penstock.use_lock_timeout();
-    PERFORM penstock.lock_newest(group_ids, partition_ids);
-    -- A new statement, hence a new snapshot: whoever held the lock before us may have ended the claim.
-    WITH ending AS MATERIALIZED (
+    IF current_setting('penstock.lock_timeout', true) <> '' THEN
+        PERFORM penstock.use_lock_timeout();
+    END IF;
+    IF NOT EXISTS (
+        SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = ANY (group_ids) AND g.mode = 'shared'
+    ) THEN
+        RETURN penstock.ack_ordered(group_ids, partition_ids, lease_ids, stops);
+    END IF;
+    IF cardinality(group_ids) = 1 OR NOT EXISTS (
+        SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = ANY (group_ids) AND g.mode <> 'shared'
+    ) THEN
+        RETURN penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops);
+    END IF;
+    -- Ordered groups first: all callers take the locks in the same order.
+    FOR part IN
         SELECT
-            u.position, p.priority, s.head_offset, j.*,
-            coalesce(u.up_to, j.claimed_to) AS done_to,
-            coalesce(u.up_to, j.claimed_to) = j.claimed_to AS whole,
-            -- With nothing left the place in line would only lead to an empty look: park it at once.
-            CASE WHEN coalesce(u.up_to, j.claimed_to) < j.claimed_to THEN 'c'
-                 WHEN s.head_offset > j.claimed_to THEN 'r'
-                 ELSE 'p' END AS next_state,
-            nextval('penstock.ready_seq') AS seq
-        FROM unnest(group_ids, partition_ids, lease_ids, ack_claims.up_to) WITH ORDINALITY
-            u (group_id, partition_id, lease_id, up_to, position)
-        CROSS JOIN LATERAL (
-            SELECT j.* FROM penstock.journal j
-            WHERE j.group_id = u.group_id AND j.partition_id = u.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j
-        JOIN penstock.partitions p ON p.partition_id = j.partition_id
-        CROSS JOIN LATERAL (
-            SELECT s.base_offset + s.count AS head_offset FROM penstock.segments s
-            WHERE s.partition_id = j.partition_id
-            ORDER BY s.base_offset DESC
-            LIMIT 1
-        ) s
-        WHERE j.state = 'c' AND j.lease_id = u.lease_id AND j.due_at > clock_timestamp()
-          AND coalesce(u.up_to, j.claimed_to) BETWEEN j.committed AND j.claimed_to
-    ), appended AS (
-        INSERT INTO penstock.journal (
-            group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
-            ready_seq, due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
-        )
-        SELECT
-            e.group_id, e.partition_id, e.version + 1, e.next_state::"char", e.done_to, e.claimed_to, e.skipped,
-            CASE WHEN e.done_to = e.committed THEN e.attempt
-                 WHEN NOT e.whole THEN e.attempt
-                 WHEN e.narrow_to > e.done_to THEN e.narrow_attempt ELSE 0 END,
-            CASE WHEN e.narrow_to > e.done_to THEN e.narrow_attempt ELSE 0 END,
-            CASE WHEN e.narrow_to > e.done_to THEN e.narrow_to END,
-            CASE WHEN e.next_state = 'r' THEN e.seq END,
-            CASE e.next_state WHEN 'c' THEN e.due_at WHEN 'p' THEN clock_timestamp() + interval '50 milliseconds' END,
-            CASE WHEN e.next_state = 'c' THEN e.lease_id END,
-            CASE WHEN e.next_state = 'c' THEN e.consumer END,
-            CASE WHEN e.next_state = 'c' THEN coalesce(e.claimed_at, e.at) END,
-            clock_timestamp(),
-            CASE WHEN e.done_to = e.committed THEN e.first_error END,
-            CASE WHEN e.done_to = e.committed THEN e.last_error END
-        FROM ending e
-    ), lined AS (
-        INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
-        SELECT e.group_id, e.priority, e.seq, e.partition_id FROM ending e WHERE e.next_state = 'r'
-    )
-    SELECT array_agg(e.position IS NOT NULL ORDER BY n) INTO acked
-    FROM generate_series(1, cardinality(lease_ids)) n
-    LEFT JOIN ending e ON e.position = n;
+            coalesce(g.mode = 'shared', false) AS shared,
+            array_agg(u.position ORDER BY u.position) AS positions,
+            array_agg(u.group_id ORDER BY u.position) AS group_ids,
+            array_agg(u.partition_id ORDER BY u.position) AS partition_ids,
+            array_agg(u.lease_id ORDER BY u.position) AS lease_ids,
+            array_agg(u.start ORDER BY u.position) AS starts,
+            array_agg(u.stop ORDER BY u.position) AS stops
+        FROM unnest(group_ids, partition_ids, lease_ids, starts, stops) WITH ORDINALITY
+            u (group_id, partition_id, lease_id, start, stop, position)
+        LEFT JOIN penstock.consumer_groups g ON g.group_id = u.group_id
+        GROUP BY 1
+        ORDER BY 1
+    LOOP
+        IF part.shared THEN
+            answers := penstock.ack_shared(
+                part.group_ids, part.partition_ids, part.lease_ids, part.starts, part.stops
+            );
+        ELSE
+            answers := penstock.ack_ordered(part.group_ids, part.partition_ids, part.lease_ids, part.stops);
+        END IF;
+        FOR i IN 1 .. cardinality(answers) LOOP
+            acked[part.positions[i]] := answers[i];
+        END LOOP;
+    END LOOP;
     RETURN acked;
 END
 $$;

@@ -4,7 +4,7 @@
 --
 -- Parameters: the names and the lease id that pop returned; lease_time - seconds, null for the group's or the queue's.
 -- Returns: the new deadline; raises object_not_in_prerequisite_state when the lease is not live.
--- Calls: find_group, find_partition, renew_claims, renew_ranges, require_lease. Tables: consumer_groups (read).
+-- Calls: find_group, find_partition, renew_claims, require_lease. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.renew(
     queue_name text, group_name text, partition_name text, lease_id uuid, lease_time float8 DEFAULT NULL
 )
@@ -13,16 +13,13 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    reader integer := penstock.find_group(queue_name, group_name);
-    target bigint := penstock.find_partition(queue_name, partition_name);
-    until  timestamptz;
+    until timestamptz := (penstock.renew_claims(
+        ARRAY[penstock.find_group(queue_name, group_name)],
+        ARRAY[penstock.find_partition(queue_name, partition_name)],
+        ARRAY[renew.lease_id],
+        lease_time
+    ))[1];
 BEGIN
-    SELECT (CASE g.mode
-        WHEN 'ordered' THEN penstock.renew_claims(ARRAY[reader], ARRAY[target], ARRAY[renew.lease_id], lease_time)
-        ELSE penstock.renew_ranges(ARRAY[reader], ARRAY[target], ARRAY[renew.lease_id], lease_time)
-    END)[1] INTO until
-    FROM penstock.consumer_groups g
-    WHERE g.group_id = reader;
     PERFORM penstock.require_lease(until IS NOT NULL);
     RETURN until;
 END

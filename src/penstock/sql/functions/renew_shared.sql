@@ -1,31 +1,19 @@
--- penstock.renew_ranges(group_ids, partition_ids, lease_ids, lease_time)
+-- penstock.renew_shared(group_ids, partition_ids, lease_ids, lease_time)
 --
--- Gives claims of shared groups a new deadline: renew_claims for shared groups.
+-- Gives claims of shared groups a new deadline; see renew_claims.
 --
 -- Parameters: as in renew_claims.
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.
--- Calls: require_read_committed, use_lock_timeout, lock_leases. Tables: queues, consumer_groups (read), claims (update).
-CREATE OR REPLACE FUNCTION penstock.renew_ranges(
-    group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8 DEFAULT NULL
+-- Calls: lock_leases. Tables: queues, consumer_groups (read), claims (update).
+CREATE OR REPLACE FUNCTION penstock.renew_shared(
+    group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8
 )
 RETURNS timestamptz[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET lock_timeout = '10s'
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
+LANGUAGE plpgsql
 AS $$
 DECLARE
     renewed timestamptz[];
 BEGIN
-    IF lease_time <= 0 OR lease_time > 604800 THEN
-        RAISE EXCEPTION 'lease_time is % but must be above 0 and at most 604800 seconds', lease_time
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    PERFORM penstock.require_read_committed('renew');
-    PERFORM penstock.use_lock_timeout();
     PERFORM penstock.lock_leases(group_ids, partition_ids, lease_ids);
     WITH renewing AS (
         UPDATE penstock.claims c

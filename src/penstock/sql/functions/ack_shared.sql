@@ -1,22 +1,15 @@
--- penstock.ack_ranges(group_ids, partition_ids, lease_ids, los, his)
+-- penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops)
 --
--- Acknowledges messages of shared claims: the whole claim, a part of it, or one message. What is left of the claim stays
--- under its lease. A lease that has expired or is not the claim's own changes nothing.
+-- Acknowledges messages of claims of shared groups; see ack_claims. What is left of a claim stays under its lease.
 --
--- Parameters: parallel arrays, one entry per acknowledged range; los and his - from and up to which offset.
--- Returns: for each, in the order given, whether it was acknowledged.
--- Calls: require_read_committed, use_lock_timeout, lock_leases. Tables: claims (delete, insert).
-CREATE OR REPLACE FUNCTION penstock.ack_ranges(
-    group_ids integer[], partition_ids bigint[], lease_ids uuid[], los bigint[], his bigint[]
+-- Parameters: as in ack_claims.
+-- Returns: for each entry, in the order given, whether it was acknowledged.
+-- Calls: lock_leases. Tables: claims (read, delete, insert).
+CREATE OR REPLACE FUNCTION penstock.ack_shared(
+    group_ids integer[], partition_ids bigint[], lease_ids uuid[], starts bigint[], stops bigint[]
 )
 RETURNS boolean[]
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET lock_timeout = '10s'
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-SET jit = off
+LANGUAGE plpgsql
 AS $$
 DECLARE
     wanted record;
@@ -24,12 +17,13 @@ DECLARE
     done   bigint;
     acked  boolean[] := '{}';
 BEGIN
-    PERFORM penstock.require_read_committed('ack');
-    PERFORM penstock.use_lock_timeout();
     PERFORM penstock.lock_leases(group_ids, partition_ids, lease_ids);
     FOR wanted IN
-        SELECT u.* FROM unnest(group_ids, partition_ids, lease_ids, los, his) WITH ORDINALITY
-            u (group_id, partition_id, lease_id, lo, hi, position)
+        SELECT
+            u.group_id, u.partition_id, u.lease_id,
+            coalesce(u.start, 0) AS lo, coalesce(u.stop, 9223372036854775807) AS hi
+        FROM unnest(group_ids, partition_ids, lease_ids, starts, stops) WITH ORDINALITY
+            u (group_id, partition_id, lease_id, start, stop, position)
         ORDER BY u.position
     LOOP
         done := 0;
