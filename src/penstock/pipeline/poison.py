@@ -201,10 +201,10 @@ class Probe:
                 first, second = part.halves()
                 known = self.fails([first, *others])
                 part = second if known is None else first
-            # Twice: a service that was away for a moment is nobody's poison.
-            error = (known or self.fails([part, *others])) and self.fails([part, *others])
-            if error:
-                found.append(self._found(part, self._blamed([part, *others]), error))
+            error = known or self.fails([part, *others])
+            blamed = self._blamed([part, *others]) if error else None
+            if error and blamed:
+                found.append(self._found(part, blamed, error))
             rest = rest._replace(start=part.stop)
             if rest.start == rest.stop or self.fails([rest, *others]) is None:
                 return
@@ -213,11 +213,14 @@ class Probe:
         row = self._places[span.alias].slice(span.start, 1).to_pylist()[0]
         return Found(self._ids[row["queue"], row["partition"]], row["offset"], part, error)
 
-    def _blamed(self, spans: Sequence[Span]) -> str:
-        """Return the first step at which a message fails; past all of them, it is an expectation or a route."""
+    def _blamed(self, spans: Sequence[Span]) -> str | None:
+        """Return the first step at which a message fails; past all of them, it is an expectation or a route.
+
+        None if it does not fail this time: a service may have been away for a moment.
+        """
         low, high = 1, len(self._flow.steps)
         if not high or self.fails(spans, high) is None:
-            return "expectations and routes"
+            return None if self.fails(spans) is None else "expectations and routes"
         while low < high:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if self.fails(spans, middle) is None else (low, middle)

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from penstock import spark as connector
 from penstock.errors import SetupError
 from penstock.settings import Settings
-from penstock.spark.sessions import prepared
+from penstock.spark.sessions import DAEMON_MODULE, DAEMON_SETTING, prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,6 +66,7 @@ def _connect(remote: str, said: Mapping[str, str]) -> "SparkSession":
     if remote.startswith("local"):
         _require_port()
         builder = builder.config("spark.connect.grpc.binding.address", "127.0.0.1")
+        builder = builder.config(DAEMON_SETTING, DAEMON_MODULE)
     # What the server does not let a session set, it passes over and says so.
     for key, value in said.items():
         builder = builder.config(key, value)
