@@ -1,6 +1,7 @@
 """Flows: run those of a file, see how all of them fare, pause and resume them."""
 
 import importlib.util
+import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from penstock.cli import output
 from penstock.cli.options import Command, Given, epilog, json_option
 
 if TYPE_CHECKING:
+    from penstock.pipeline.flow import Flow
     from penstock.pipeline.running import Running
 
 _COLUMNS = (
@@ -57,51 +59,79 @@ def run(
     own: one that fails is started again, with backoff, and disturbs no other. Ctrl-C stops all of them, also in the
     middle of an epoch: what was not published is read again next time. Exits with 1 when a flow has failed for good.
     """
-    from penstock.errors import InvalidInput, MissingExtra
-    from penstock.pipeline.loading import load
+    from penstock.errors import MissingExtra
 
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtra("spark", "Running flows")
-    settings = context.ensure_object(Given).settings()
     if master and remote:
         raise click.UsageError("give --master or --remote, not both")
+    with _Signals() as signals:
+        settings = context.ensure_object(Given).settings()
+        flows = _load(file, names)
+
+        from penstock.pipeline import sessions
+        from penstock.pipeline.supervisor import Supervisor
+
+        said = dict(setting.partition("=")[::2] for setting in conf)
+        supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
+        supervisor.require_free()
+        with sessions.opened(settings, master, remote, said) as spark, _live() as show:
+            signals.stop_with(supervisor.end)
+            ran_well = supervisor.run(spark, show)
+        if not ran_well:
+            context.exit(_FAILED)
+
+
+def _load(file: str, names: tuple[str, ...]) -> "list[Flow]":
+    """Load the flows of a file, or those that are named."""
+    from penstock.errors import InvalidInput
+    from penstock.pipeline.loading import load
+
     flows = load(file)
     unknown = set(names) - {flow.name for flow in flows}
     if unknown:
         raise InvalidInput(f"{file} has no flow {', '.join(sorted(unknown))}")
-    flows = [flow for flow in flows if not names or flow.name in names]
-
-    from penstock.pipeline import sessions
-    from penstock.pipeline.supervisor import Supervisor
-
-    said = dict(setting.partition("=")[::2] for setting in conf)
-    supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
-    supervisor.require_free()
-    # Signals last: Spark takes Ctrl-C for itself when it starts.
-    with sessions.opened(settings, master, remote, said) as spark, _live() as show, _ends_with_signals(supervisor.end):
-        ran_well = supervisor.run(spark, show)
-    if not ran_well:
-        context.exit(_FAILED)
+    return [flow for flow in flows if not names or flow.name in names]
 
 
-@contextmanager
-def _ends_with_signals(end: Callable[[], None]) -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM end the work in order, and the second one at once."""
-    seen = []
+class _Signals:
+    """Ctrl-C and SIGTERM: the first one stops the run in order, also while Spark starts; the second one at once."""
 
-    def on_signal(number: int, frame: Any) -> None:
-        seen.append(number)
-        end()
-        if len(seen) > 1:
-            raise KeyboardInterrupt
-        output.remark("stopping…")
+    def __init__(self) -> None:
+        self._stop: Callable[[], None] | None = None
+        self._count = 0
+        self._before: dict[signal.Signals, Any] = {}
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    def __enter__(self) -> "_Signals":
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._install()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+        # Before `stop_with` nothing has run that would have to be stopped.
+        return kind is KeyboardInterrupt and self._stop is None and self._count < 2
+
+    def stop_with(self, stop: Callable[[], None]) -> None:
+        """Let the first signal call a function from now on, and not interrupt the start."""
+        self._stop = stop
+        # Again: Spark has taken Ctrl-C for itself when it started.
+        self._install()
+
+    def _install(self) -> None:
+        for number in self._before:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self._count += 1
+        if self._count == 1:
+            output.remark("stopping…")
+            # Java may be gone already, and the bridge to it would log that.
+            logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+        if self._stop is None or self._count > 1:
+            raise KeyboardInterrupt
+        self._stop()
 
 
 @contextmanager

@@ -109,11 +109,13 @@ class Supervisor:
             self._paused = self._database.run(flow_calls.paused())
             teller.start()
             self._loop(observe)
-        except PenstockError:
-            raise
-        except (Py4JError, OSError) as error:
-            # A signal to the whole process group ends Spark too, and perhaps before us.
-            if not self._ending.is_set():
+        except (PenstockError, Py4JError, OSError) as error:
+            # A signal to the whole process group ends Spark too, perhaps before us, and then any check may fail.
+            if self._ending.is_set():
+                pass
+            elif isinstance(error, PenstockError):
+                raise
+            else:
                 raise SetupError(f"Spark is gone; what was not published is read again next time ({error})") from error
         finally:
             self._stop()

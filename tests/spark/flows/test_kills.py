@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -223,3 +223,26 @@ def test_a_signal_to_the_whole_group_ends_a_run_in_order_and_nobody_starts_spark
     told = runs.log()[before:]
     assert "java:" not in told
     assert sum(line.removeprefix("penstock: ").startswith(str(wrong)) for line in told.splitlines()) == 2
+
+
+def commands(group: int) -> list[str]:
+    """Return what the processes of a group run."""
+    listed = subprocess.run(["ps", "-A", "-o", "pgid=,stat=,comm="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    return [row[2] for row in rows if int(row[0]) == group and not row[1].startswith("Z")]
+
+
+@pytest.mark.parametrize(
+    ("number", "send"), [(signal.SIGTERM, os.killpg), (signal.SIGINT, os.kill)], ids=["SIGTERM to all", "SIGINT"]
+)
+def test_a_signal_while_spark_starts_ends_a_run_in_order(
+    client: Client, runs: Runs, number: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    process = runs.start("many_flows.py", "--flow", "f0")
+    until(lambda: any(name.endswith("java") for name in commands(process.pid)), 60)
+    send(process.pid, number)
+    runs.finish(process)
+    assert "Traceback" not in runs.log()
+    assert runs.log().count("stopping") == 1
+    assert client.flows() == []
+    until(lambda: not commands(process.pid), 60)
