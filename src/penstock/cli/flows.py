@@ -1,7 +1,6 @@
 """Flows: run those of a file, see how all of them fare, pause and resume them."""
 
 import importlib.util
-import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -75,8 +74,9 @@ def run(
         said = dict(setting.partition("=")[::2] for setting in conf)
         supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
         supervisor.require_free()
+        signals.stop_with(supervisor.end)
         with sessions.opened(settings, master, remote, said) as spark, _live() as show:
-            signals.stop_with(supervisor.end)
+            signals.begin()
             ran_well = supervisor.run(spark, show)
         if not ran_well:
             context.exit(_FAILED)
@@ -95,11 +95,15 @@ def _load(file: str, names: tuple[str, ...]) -> "list[Flow]":
 
 
 class _Signals:
-    """Ctrl-C and SIGTERM: the first one stops the run in order, also while Spark starts; the second one at once."""
+    """Ctrl-C and SIGTERM: the first one stops the run in order, also while Spark starts; the second one at once.
+
+    A start of Spark is not interrupted but stopped as soon as it is done: PySpark would leave its Java running.
+    """
 
     def __init__(self) -> None:
         self._stop: Callable[[], None] | None = None
         self._count = 0
+        self._has_begun = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "_Signals":
@@ -110,13 +114,18 @@ class _Signals:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        # Before `stop_with` nothing has run that would have to be stopped.
-        return kind is KeyboardInterrupt and self._stop is None and self._count < 2
+        if kind is None or self._has_begun or self._count > 1:
+            return False
+        # A signal to all processes may have ended Spark while it started.
+        return kind is KeyboardInterrupt or (self._count == 1 and issubclass(kind, Exception))
 
     def stop_with(self, stop: Callable[[], None]) -> None:
-        """Let the first signal call a function from now on, and not interrupt the start."""
+        """Let the first signal call a function from now on; before, it interrupts what is done."""
         self._stop = stop
-        # Again: Spark has taken Ctrl-C for itself when it started.
+
+    def begin(self) -> None:
+        """Take Ctrl-C back from Spark, which has started."""
+        self._has_begun = True
         self._install()
 
     def _install(self) -> None:
@@ -125,12 +134,9 @@ class _Signals:
 
     def _on_signal(self, number: int, frame: Any) -> None:
         self._count += 1
-        if self._count == 1:
-            output.remark("stopping…")
-            # Java may be gone already, and the bridge to it would log that.
-            logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
         if self._stop is None or self._count > 1:
             raise KeyboardInterrupt
+        output.remark("stopping…")
         self._stop()
 
 

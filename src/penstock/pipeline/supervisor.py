@@ -127,6 +127,8 @@ class Supervisor:
         return not any(member.running.state == "failed" for member in self.members)
 
     def _prepare(self, spark: "SparkSession") -> None:
+        if self._ending.is_set():
+            return
         checking.prepare(self.flows)
         spark.conf.set("spark.sql.ansi.enabled", "false")
         for flow in self.flows:

@@ -245,4 +245,5 @@ def test_a_signal_while_spark_starts_ends_a_run_in_order(
     assert "Traceback" not in runs.log()
     assert runs.log().count("stopping") == 1
     assert client.flows() == []
+    # Java goes with it.
     until(lambda: not commands(process.pid), 60)
