@@ -25,7 +25,7 @@ from penstock.engine.flow_calls import Range
 from penstock.pipeline import frames
 from penstock.pipeline.flow import Flow
 from penstock.pipeline.frames import Connection, Problem
-from penstock.pipeline.running import FAILURES, explain, own_error
+from penstock.pipeline.running import FAILURES, explain, java_classes, own_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,8 @@ MOST_SECONDS = 120.0
 # Of fewer than so many, all may be poison. And so many are tried for some that are none.
 _FEW = 10
 # What is no message's fault, beside penstock's own errors: a machine that is too busy to start a process.
-_NOBODYS_FAULT = "Python worker failed to connect back"
+# Spark has no error condition for it, but the wait for the process ends with this.
+_NOBODYS_FAULT = {"java.net.SocketTimeoutException"}
 _PLACE = "__penstock_place"
 
 
@@ -171,11 +172,10 @@ class Probe:
             # It cannot run as a batch: nothing is learned about messages.
             raise _Interrupted from error
         except FAILURES as error:
-            text = explain(error)
             is_own = own_error(error, self._connection.sign) is not None
-            if self._stopped or is_own or text.startswith(_NOBODYS_FAULT):
+            if self._stopped or is_own or _NOBODYS_FAULT & java_classes(error):
                 raise _Interrupted from error
-            return text
+            return explain(error)
         return None
 
     def _sources(self, spans: Mapping[str, Span]) -> "dict[str, DataFrame]":

@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from penstock.engine.flow_calls import Telling
 from penstock.engine.texts import storable
 from penstock.errors import CheckpointError, DataLost, PenstockError
-from penstock.spark.signing import signed_error
+from penstock.spark.signing import SignedError, signed_error
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -30,8 +30,10 @@ PATIENCE = 2
 FAILURES = (PySparkException, Py4JJavaError)
 # A rate is that of the last epoch, for as long as it can be called the last.
 _RATE_SECONDS = 10.0
+# An exception may be its own cause, by a detour.
+_MOST_CAUSES = 20
 # What no repetition mends.
-_HOPELESS = {CheckpointError.__name__, DataLost.__name__}
+_HOPELESS = (CheckpointError, DataLost)
 # What a task failed with, in the one line that Spark says of a job.
 _LOST_TASK = re.compile(r"\): (?:[\w.]+\.)?(\w+(?:Error|Exception): .+?)(?:\. |$)", re.MULTILINE)
 # The words of an exception at the end of a Python traceback, or of Spark's list of causes.
@@ -209,8 +211,8 @@ class Running:
             self.error = None
             return
         own = own_error(problem, self._sign)
-        text = own or explain(problem)
-        if own is not None and own.partition(": ")[0] in _HOPELESS:
+        text = explain(problem) if own is None else str(own)
+        if own is not None and issubclass(own.kind, _HOPELESS):
             self._fail(f"{text} `penstock run --reset {self.name}` begins with a new checkpoint where the flow stands.")
             return
         self._back_off(text)
@@ -248,19 +250,30 @@ class Running:
             mending.stop()
 
 
-def own_error(error: Exception, sign: str | None) -> str | None:
-    """Return the name and the words of what penstock's source or sink raised, or None if it was somebody else.
+def own_error(error: Exception, sign: str | None) -> SignedError | None:
+    """Return what penstock's source or sink raised, or None if it was somebody else.
 
     What a step raises may say anything, and is no reason to give up its flow or to spare its messages.
     """
     found = signed_error(str(error), sign)
-    return None if found is None else storable(found)[:500]
+    return None if found is None else found._replace(text=storable(found.text)[:500])
+
+
+def java_classes(error: Exception) -> set[str]:
+    """Return the classes of the Java exceptions behind an error; none where Spark Connect keeps them to itself."""
+    cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    found: set[str] = set()
+    while cause is not None and len(found) < _MOST_CAUSES:
+        found.add(str(cause.getClass().getName()))
+        cause = cause.getCause()
+    return found
 
 
 def explain(error: Exception) -> str:
-    """Return in a few words what is wrong: the innermost exception, and not Spark's story of it.
+    """Return in a few words what is wrong: the innermost exception, and not all that Spark says of it.
 
-    All that a step says about its failure comes through here, so this is where it is made fit to be stored.
+    It is for people to read; no decision depends on it. All that a step says about its failure comes through here, so
+    this is where it is made fit to be stored.
     """
     text = str(error)
     found = _CAUSE.findall(text)
