@@ -62,10 +62,10 @@ def signs_errors(kind: type[T]) -> type[T]:
 
 def _signed(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
-    def call(self: Any, *arguments: Any) -> Any:
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:
         sign = _sign_of(self.options)
         with signing(sign):
-            result = function(self, *arguments)
+            result = function(self, *arguments, **named)
         return _each(sign, result) if isinstance(result, Iterator) else result
 
     return call
