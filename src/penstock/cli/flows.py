@@ -1,4 +1,4 @@
-"""Flows: run those of a file, see how all of them fare, pause and resume them."""
+"""Flows: run those of a file, list their status, pause and resume them."""
 
 import importlib.util
 import signal
@@ -33,13 +33,19 @@ _FAILED = 1
     ),
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--once", is_flag=True, help="Read what is there, then end; flows run in the order of their queues.")
-@click.option("--flow", "names", multiple=True, metavar="NAME", help="Only this flow; may be repeated.")
-@click.option("--master", metavar="MASTER", help="Spark's master, such as spark://host:7077; the default is local.")
-@click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:15002.")
-@click.option("--checkpoints", metavar="PATH", help="Where new checkpoints lie: a folder, or file:, s3a:, hdfs:.")
-@click.option("--reset", multiple=True, metavar="NAME", help="Begin with a new checkpoint where the flow stands.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Setting of Spark; may be repeated.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Process the messages that are there, then exit; flows run in the order of their queues.",
+)
+@click.option("--flow", "names", multiple=True, metavar="NAME", help="Run only this flow; may be repeated.")
+@click.option("--master", metavar="MASTER", help="Run on this Spark master, such as spark://host:7077; default: local.")
+@click.option("--remote", metavar="URL", help="Run on this Spark Connect server, such as sc://host:15002.")
+@click.option("--checkpoints", metavar="PATH", help="Store new checkpoints here: a folder, or file:, s3a:, hdfs:.")
+@click.option(
+    "--reset", multiple=True, metavar="NAME", help="Start this flow with a new checkpoint at its current position."
+)
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Set a Spark setting; may be repeated.")
 @click.pass_context
 def run(
     context: click.Context,
@@ -54,8 +60,8 @@ def run(
 ) -> None:
     """Run the flows of a Python file.
 
-    Everything is checked before anything starts, and what is wrong is told with its line. Each flow is a query of its
-    own: one that fails is started again, with backoff, and disturbs no other. Ctrl-C stops all of them, also in the
+    All flows are checked before any starts, and every problem is reported with its line. Each flow is a query of its
+    own: one that fails is restarted with backoff and does not affect the others. Ctrl-C stops all of them, also in the
     middle of an epoch: what was not published is read again next time. Exits with 1 when a flow has failed for good.
     """
     from penstock.errors import MissingExtra
@@ -142,7 +148,7 @@ class _Signals:
 
 @contextmanager
 def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
-    """Show on a terminal how the flows fare, while they run."""
+    """Show the status of the flows on a terminal while they run."""
     if not output.is_terminal():
         yield None
         return
@@ -155,8 +161,8 @@ def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
         def show(running: "Sequence[Running]") -> None:
             table = Table("flow", "state", "epoch", "rows", "rows/s", "error")
             for one in running:
-                telling = one.telling()
-                cells = (one.name, telling.state, telling.epoch, one.rows, telling.rows_per_second, telling.error)
+                status = one.status()
+                cells = (one.name, status.state, status.epoch, one.rows, status.rows_per_second, status.error)
                 table.add_row(*("-" if cell is None else str(cell) for cell in cells))
             live.update(table, refresh=True)
 
@@ -170,10 +176,10 @@ def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
 @json_option
 @click.pass_context
 def flows(context: click.Context, as_json: bool) -> None:
-    """List the flows and how they fare; pause, resume or forget one.
+    """List flows and their status; pause, resume or forget one.
 
     Prints name, type, state (starting, running, backing off, failed, paused, stopped, finished, or lost when its
-    supervisor is not heard of), lag, how much of that is warm (admitted to an epoch that is not published) and cold,
+    supervisor sends no heartbeat), lag, how much of that is warm (admitted to an epoch that is not published) and cold,
     rows per second, the last epoch and when it was seen, dead letters, rows that came too late for the watermark and
     were dropped by Spark, and the last error.
     """
@@ -199,7 +205,7 @@ def pause(given: Given, flow: str) -> None:
 @click.argument("flow")
 @click.pass_obj
 def resume(given: Given, flow: str) -> None:
-    """Let a paused flow go on."""
+    """Resume a paused flow."""
     with given.client() as client:
         client.resume_flow(flow)
     click.echo(f"flow {flow} goes on")

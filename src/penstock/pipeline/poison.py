@@ -2,10 +2,10 @@
 
 What the failing epoch reads is read once more and kept, and run as batches that write nothing, in halves, until single
 messages are left that fail by themselves, twice. They are remembered, and when the epoch is run again its source makes
-dead letters of them. An epoch that fails as a stream and not as a batch is nobody's fault here, and is left to backoff.
+dead letters of them. An epoch that fails as a stream and not as a batch is left to backoff.
 
 A search takes at most `MOST_SECONDS` and goes on, with what it has found left out, when the epoch fails again. More
-than `MOST` messages of one epoch are no poison: the step is broken, and somebody has to mend it.
+than `MOST` messages of one epoch are no poison: the step is broken and must be fixed.
 """
 
 import json
@@ -35,9 +35,9 @@ MOST = 100
 MOST_SECONDS = 120.0
 # Of fewer than so many, all may be poison. And so many are tried for some that are none.
 _FEW = 10
-# What is no message's fault, beside penstock's own errors: a machine that is too busy to start a process.
+# What no message is to blame for, beside penstock's own errors: a machine that is too busy to start a process.
 # Spark has no error condition for it, but the wait for the process ends with this.
-_NOBODYS_FAULT = {"java.net.SocketTimeoutException"}
+_NO_MESSAGES_FAULT = {"java.net.SocketTimeoutException"}
 _PLACE = "__penstock_place"
 
 
@@ -173,7 +173,7 @@ class Probe:
             raise _Interrupted from error
         except FAILURES as error:
             is_own = own_error(error, self._connection.sign) is not None
-            if self._stopped or is_own or _NOBODYS_FAULT & java_classes(error):
+            if self._stopped or is_own or _NO_MESSAGES_FAULT & java_classes(error):
                 raise _Interrupted from error
             return explain(error)
         return None

@@ -1,7 +1,7 @@
-"""One query that is kept alive: started, watched, paused, started again with backoff when it fails, and told about.
+"""Keeps one query running: starts, watches and pauses it, and starts it again with backoff when it fails.
 
 A query that fails has committed all of an epoch or nothing of it, so starting it again is always safe. What no restart
-can mend, a flow that Spark refuses or a checkpoint of another query, is failed at once and says what to do.
+can fix, a flow that Spark refuses or a checkpoint of another query, is failed at once and says what to do.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
-from penstock.engine.flow_calls import Telling
+from penstock.engine.flow_calls import Telling as FlowStatus
 from penstock.engine.texts import storable
 from penstock.errors import CheckpointError, DataLost, PenstockError
 from penstock.spark.signing import SignedError, signed_error
@@ -32,8 +32,8 @@ FAILURES = (PySparkException, Py4JJavaError)
 _RATE_SECONDS = 10.0
 # An exception may be its own cause, by a detour.
 _MOST_CAUSES = 20
-# What no repetition mends.
-_HOPELESS = (CheckpointError, DataLost)
+# What no restart can fix.
+_PERMANENT = (CheckpointError, DataLost)
 # What a task failed with, in the one line that Spark says of a job.
 _LOST_TASK = re.compile(r"\): (?:[\w.]+\.)?(\w+(?:Error|Exception): .+?)(?:\. |$)", re.MULTILINE)
 # The words of an exception at the end of a Python traceback, or of Spark's list of causes.
@@ -52,7 +52,7 @@ class Search(Protocol):
         """Let it end soon, from another thread."""
 
 
-class Mending:
+class SearchThread:
     """A search in a thread of its own: whoever looks after all the other queries cannot wait for it."""
 
     def __init__(self, search: Search) -> None:
@@ -80,13 +80,13 @@ class Mending:
 
 
 class Running:
-    """A flow's query, or that of a copy. `start` starts it, `mend` may do something about a message that fails."""
+    """A flow's query, or that of a copy. `start` starts it, `new_search` looks for messages that fail."""
 
     def __init__(
         self,
         name: str,
         start: "Callable[[], StreamingQuery]",
-        mend: "Callable[[StreamingQuery], Search] | None" = None,
+        new_search: "Callable[[StreamingQuery], Search] | None" = None,
         *,
         once: bool = False,
         give_up: int | None = None,
@@ -96,13 +96,13 @@ class Running:
     ) -> None:
         self.name = name
         self._start = start
-        self._mend = mend
+        self._new_search = new_search
         self._once = once
         self._give_up = give_up
         self._backoff = backoff
         self._sign = sign
         self._query: StreamingQuery | None = None
-        self._mending: Mending | None = None
+        self._search_thread: SearchThread | None = None
         self._retry_at = 0.0
         self._seen_at = 0.0
         self.state = "starting"
@@ -129,9 +129,9 @@ class Running:
             return
         if self.state == "paused":
             self.state, self._retry_at = "starting", 0.0
-        if self._mending is not None:
-            if self._mending.is_over:
-                self._mended(self._mending.result)
+        if self._search_thread is not None:
+            if self._search_thread.is_over:
+                self._search_ended(self._search_thread.result)
             return
         if self._query is None:
             if not self.is_over and time.monotonic() >= self._retry_at:
@@ -147,12 +147,12 @@ class Running:
             self._back_off(explain(error))
             self._maybe_give_up()
 
-    def telling(self) -> Telling:
-        """Return how it fares."""
+    def status(self) -> FlowStatus:
+        """Return its status."""
         left = self._retry_at - time.monotonic()
         retry = datetime.now(UTC) + timedelta(seconds=left) if self.state == "backing off" else None
         rate = self._rate if time.monotonic() - self._seen_at < _RATE_SECONDS and self.state == "running" else 0.0
-        return Telling(self.state, self.failures, self.error, retry, self.epoch, round(rate, 1), self.late_rows)
+        return FlowStatus(self.state, self.failures, self.error, retry, self.epoch, round(rate, 1), self.late_rows)
 
     def stop(self) -> None:
         """Stop it, in the middle of an epoch if need be."""
@@ -195,7 +195,7 @@ class Running:
         seen: Any = query.recentProgress if epoch > self._looked_at + 1 else [newest]
         for progress in seen:
             late = sum(int(operator.numRowsDroppedByWatermark) for operator in progress.stateOperators)
-            # An idle query tells the same epoch again, without any.
+            # An idle query reports the same epoch again, without any.
             if late and int(progress.batchId) > self._late_at:
                 self._late_at = int(progress.batchId)
                 self.late_rows += late
@@ -212,17 +212,17 @@ class Running:
             return
         own = own_error(problem, self._sign)
         text = explain(problem) if own is None else str(own)
-        if own is not None and issubclass(own.kind, _HOPELESS):
+        if own is not None and issubclass(own.kind, _PERMANENT):
             self._fail(f"{text} `penstock run --reset {self.name}` begins with a new checkpoint where the flow stands.")
             return
         self._back_off(text)
-        if self.failures >= PATIENCE and self._mend is not None:
-            self._mending = Mending(self._mend(query))
+        if self.failures >= PATIENCE and self._new_search is not None:
+            self._search_thread = SearchThread(self._new_search(query))
         else:
             self._maybe_give_up()
 
-    def _mended(self, done: str | None) -> None:
-        self._mending = None
+    def _search_ended(self, done: str | None) -> None:
+        self._search_thread = None
         if done is not None:
             self.remark, self._retry_at, self.state = done, 0.0, "starting"
         else:
@@ -245,9 +245,9 @@ class Running:
         if self._query is not None:
             query, self._query = self._query, None
             query.stop()
-        if self._mending is not None:
-            mending, self._mending = self._mending, None
-            mending.stop()
+        if self._search_thread is not None:
+            search_thread, self._search_thread = self._search_thread, None
+            search_thread.stop()
 
 
 def own_error(error: Exception, sign: str | None) -> SignedError | None:

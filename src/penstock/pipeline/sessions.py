@@ -41,7 +41,7 @@ def opened(
         if master is None:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         spark = connector.session("penstock run", master, _DEFAULTS | dict(said))
-        _hush(spark)
+        _silence_accumulator_server(spark)
     try:
         yield spark
     finally:
@@ -50,8 +50,8 @@ def opened(
             spark.stop()
 
 
-def _hush(spark: "SparkSession") -> None:
-    """Keep PySpark's server of accumulators from printing a traceback when Java goes first, as with a signal to all."""
+def _silence_accumulator_server(spark: "SparkSession") -> None:
+    """Keep PySpark's accumulator server from printing a traceback when Java ends first, as after a signal to all."""
     server = getattr(spark.sparkContext, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda request, client_address: None

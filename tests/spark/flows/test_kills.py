@@ -185,7 +185,7 @@ def test_ten_flows_share_two_cores_and_ctrl_c_ends_them_in_the_middle(client: Cl
     fair = sum(share.values()) / len(share)
     assert all(epochs >= 0.5 * fair for epochs in share.values()), share
     assert {info.state for info in client.flows()} == {"stopped"}
-    # The screen showed how they fared.
+    # The screen showed their status.
     assert "rows/s" in runs.log()
     # Whatever was interrupted is whole: each output is the beginning of its input.
     for number in flows:
@@ -203,7 +203,7 @@ def test_a_signal_to_the_whole_group_ends_a_run_in_order_and_nobody_starts_spark
     # It is refused before it could find out that there is no such Spark.
     second = runs.start("many_flows.py", "--flow", "f0", "--master", "nowhere://")
     assert second.wait(60) != 0
-    assert "flow f0 is run by" in runs.log()
+    assert "flow f0 is already run by" in runs.log()
     # What systemd does: Spark's Java gets it, too.
     os.killpg(process.pid, signal.SIGTERM)
     runs.finish(process)
