@@ -1,4 +1,4 @@
-"""Flows: run those of a file, see how all of them fare, pause and resume them."""
+"""Flows: run the flows of a file, list all flows and their status, pause and resume them."""
 
 import importlib.util
 import signal
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, epilog, json_option
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, epilog, json_option, spark_conf, spark_options
 
 if TYPE_CHECKING:
     from penstock.pipeline.running import Running
@@ -32,13 +33,20 @@ _FAILED = 1
     ),
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--once", is_flag=True, help="Read what is there, then end; flows run in the order of their queues.")
-@click.option("--flow", "names", multiple=True, metavar="NAME", help="Only this flow; may be repeated.")
-@click.option("--master", metavar="MASTER", help="Spark's master, such as spark://host:7077; the default is local.")
-@click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:15002.")
-@click.option("--checkpoints", metavar="PATH", help="Where new checkpoints lie: a folder, or file:, s3a:, hdfs:.")
-@click.option("--reset", multiple=True, metavar="NAME", help="Begin with a new checkpoint where the flow stands.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Setting of Spark; may be repeated.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Process the messages that are there, then exit; flows run in the order of their queues.",
+)
+@click.option("--flow", "names", multiple=True, metavar="NAME", help="Run this flow only; may be repeated.")
+@click.option("--checkpoints", metavar="PATH", help="Store new checkpoints here: a folder, or file:, s3a:, hdfs:.")
+@click.option(
+    "--reset",
+    multiple=True,
+    metavar="NAME",
+    help="Start this flow with a new checkpoint at its current position; may be repeated.",
+)
+@spark_options
 @click.pass_context
 def run(
     context: click.Context,
@@ -53,9 +61,9 @@ def run(
 ) -> None:
     """Run the flows of a Python file.
 
-    Everything is checked before anything starts, and what is wrong is told with its line. Each flow is a query of its
-    own: one that fails is started again, with backoff, and disturbs no other. Ctrl-C stops all of them, also in the
-    middle of an epoch: what was not published is read again next time. Exits with 1 when a flow has failed for good.
+    Checks all flows before it starts any, and reports problems with their line. Each flow is a separate query: if one
+    fails it is restarted with backoff, and the others go on. Ctrl-C stops all flows, also in the middle of an epoch:
+    what was not published is read again next time. Exits with 1 if a flow has failed permanently.
     """
     from penstock.errors import InvalidInput, MissingExtra
     from penstock.pipeline.loading import load
@@ -63,8 +71,7 @@ def run(
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtra("spark", "Running flows")
     settings = context.ensure_object(Given).settings()
-    if master and remote:
-        raise click.UsageError("give --master or --remote, not both")
+    options = spark_conf(master, remote, conf)
     flows = load(file)
     unknown = set(names) - {flow.name for flow in flows}
     if unknown:
@@ -74,11 +81,14 @@ def run(
     from penstock.pipeline import sessions
     from penstock.pipeline.supervisor import Supervisor
 
-    said = dict(setting.partition("=")[::2] for setting in conf)
     supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
     supervisor.require_free()
-    # Signals last: Spark takes Ctrl-C for itself when it starts.
-    with sessions.opened(settings, master, remote, said) as spark, _live() as show, _ends_with_signals(supervisor.end):
+    # Signal handlers last: Spark installs its own when it starts.
+    with (
+        sessions.opened(settings, master, remote, options) as spark,
+        _live() as show,
+        _ends_with_signals(supervisor.end),
+    ):
         ran_well = supervisor.run(spark, show)
     if not ran_well:
         context.exit(_FAILED)
@@ -86,7 +96,7 @@ def run(
 
 @contextmanager
 def _ends_with_signals(end: Callable[[], None]) -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM end the work in order, and the second one at once."""
+    """Stop in order on the first Ctrl-C or SIGTERM, and at once on the second."""
     seen = []
 
     def on_signal(number: int, frame: Any) -> None:
@@ -106,7 +116,7 @@ def _ends_with_signals(end: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
-    """Show on a terminal how the flows fare, while they run."""
+    """Show the status of running flows on a terminal."""
     if not output.is_terminal():
         yield None
         return
@@ -134,12 +144,12 @@ def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
 @json_option
 @click.pass_context
 def flows(context: click.Context, as_json: bool) -> None:
-    """List the flows and how they fare; pause, resume or forget one.
+    """List flows and their status.
 
     Prints name, type, state (starting, running, backing off, failed, paused, stopped, finished, or lost when its
-    supervisor is not heard of), lag, how much of that is warm (admitted to an epoch that is not published) and cold,
-    rows per second, the last epoch and when it was seen, dead letters, rows that came too late for the watermark and
-    were dropped by Spark, and the last error.
+    supervisor sends no heartbeat), lag, the warm part of the lag (admitted to an epoch that is not published) and the
+    cold part, rows per second, the last epoch and its time, dead letters, late rows that Spark dropped, and the last
+    error.
     """
     if context.invoked_subcommand is not None:
         return
@@ -153,30 +163,33 @@ def flows(context: click.Context, as_json: bool) -> None:
 @click.argument("flow")
 @click.pass_obj
 def pause(given: Given, flow: str) -> None:
-    """Pause a flow, wherever it runs; it stays paused until it is resumed."""
+    """Pause a flow until it is resumed."""
     with given.client() as client:
         client.pause_flow(flow)
-    click.echo(f"flow {flow} pauses")
+    click.echo(f"paused flow {flow}")
 
 
 @flows.command(cls=Command, examples=("penstock flows resume clean-orders",))
 @click.argument("flow")
 @click.pass_obj
 def resume(given: Given, flow: str) -> None:
-    """Let a paused flow go on."""
+    """Resume a paused flow."""
     with given.client() as client:
         client.resume_flow(flow)
-    click.echo(f"flow {flow} goes on")
+    click.echo(f"resumed flow {flow}")
 
 
 @flows.command(cls=Command, examples=("penstock flows forget clean-orders",))
 @click.argument("flow")
 @click.pass_obj
 def forget(given: Given, flow: str) -> None:
-    """Remove a flow that no longer runs from the list; its queues, groups and dead letters stay."""
+    """Remove a flow that no longer runs from the list.
+
+    Its queues, groups and dead letters stay.
+    """
     with given.client() as client:
         client.forget_flow(flow)
-    click.echo(f"flow {flow} is forgotten")
+    click.echo(f"removed flow {flow} from the list")
 
 
 @flows.command(cls=Command, examples=("penstock flows actions", "penstock flows actions clean-orders --json"))
@@ -184,10 +197,10 @@ def forget(given: Given, flow: str) -> None:
 @json_option
 @click.pass_obj
 def actions(given: Given, flow: str | None, as_json: bool) -> None:
-    """List the registry: the actions of a flow, or of all.
+    """List the actions of a flow, or of all flows.
 
-    Prints flow, type, action, action class, the plugin (distribution:version) that brings the class, and how many
-    messages it has still to do: warm (admitted to an epoch that is not published) and cold.
+    Prints flow, type, action, action class, the plugin (distribution:version) that provides the class, and how many
+    messages are left: warm (admitted to an epoch that is not published) and cold.
     """
     import msgspec
 

@@ -10,7 +10,7 @@ from log.interleaving import mutate, push
 
 from databases import Connection, Connections
 from penstock import AsyncClient, Client
-from penstock.cli import group_checks
+from penstock.operations import group_checks
 from penstock.postgres.statements import group_calls
 
 from .steps import MODES, create_group, drain, must_pop, newest, pass_time, pop, run, sweep, violations
