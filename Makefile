@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 SPARK_OPTIONS := .venv/spark.options
 TWO_PROCESSES := --numprocesses=2 --dist=loadscope --no-loadscope-reorder
 
-.PHONY: help install demo test check coverage chaos lint bench bench-check clean
+.PHONY: help install demo test check coverage chaos generate lint bench bench-check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,22 +46,30 @@ $(SPARK_OPTIONS): $(INSTALLED)
 	@$(BIN)/python tests/java.py > /dev/null 2>&1 || true
 	@touch $@
 
+generate: install ## generate the synchronous half from the asynchronous sources
+	$(BIN)/python tools/generate_sync.py
+
 lint: install
+	$(BIN)/python tools/generate_sync.py --check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: install ## measure, and print what was measured
+bench: install ## measure, and print what was measured; BEFORE=folder: consuming beside another checkout, too
 	$(BIN)/penstock bench log
 	$(BIN)/penstock bench groups
 	$(BIN)/penstock bench batching
+	$(BIN)/penstock bench consume $(if $(BEFORE),--before $(BEFORE))
+	$(BIN)/penstock bench latency
 	$(BIN)/penstock bench spark
 
 bench-check: install ## measure, and fail where a promised ratio is missed
 	$(BIN)/penstock bench log --check
 	$(BIN)/penstock bench groups --check
 	$(BIN)/penstock bench batching --check
+	$(BIN)/penstock bench consume --check $(if $(BEFORE),--before $(BEFORE))
+	$(BIN)/penstock bench latency --check
 	$(BIN)/penstock bench spark --check
 
 clean: ## remove what `make` made

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from penstock.broker.messages import Duplicate, Message, PushResult, Scheduled, StoredMessage
     from penstock.client.async_client import AsyncClient
     from penstock.client.client import Client
-    from penstock.client.transaction import PendingPush, Transaction
-    from penstock.consuming.batch import AsyncBatch, Batch
+    from penstock.client.gathering import PendingPush
+    from penstock.client.transaction import Transaction
+    from penstock.consuming.async_batch import AsyncBatch
+    from penstock.consuming.batch import Batch
     from penstock.postgres.statements.calls import PartitionInfo, QueueInfo
     from penstock.postgres.statements.group_calls import DeadLetter, GroupInfo
     from penstock.postgres.statements.option_calls import ScheduledInfo
@@ -43,7 +45,7 @@ __version__ = "0.1.0"
 logging.getLogger("penstock").addHandler(logging.NullHandler())
 
 _HOMES = {
-    "AsyncBatch": "penstock.consuming.batch",
+    "AsyncBatch": "penstock.consuming.async_batch",
     "AsyncClient": "penstock.client.async_client",
     "Batch": "penstock.consuming.batch",
     "Client": "penstock.client.client",
@@ -52,7 +54,7 @@ _HOMES = {
     "GroupInfo": "penstock.postgres.statements.group_calls",
     "Message": "penstock.broker.messages",
     "PartitionInfo": "penstock.postgres.statements.calls",
-    "PendingPush": "penstock.client.transaction",
+    "PendingPush": "penstock.client.gathering",
     "PushResult": "penstock.broker.messages",
     "QueueInfo": "penstock.postgres.statements.calls",
     "Scheduled": "penstock.broker.messages",

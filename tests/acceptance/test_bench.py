@@ -4,12 +4,26 @@ How fast anything is depends on the machine and its other work: no test here com
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
+
+from penstock.bench.consume import plan as consume_plan
+from penstock.bench.consume import report as consume_report
+from penstock.bench.consume.run import run as run_consume
+from penstock.bench.latency import report as latency_report
+from penstock.errors import PenstockError
+
+ROOT = Path(__file__).parents[2]
+SMALL = consume_plan.QUICK._replace(
+    takes=(1, 100), pushers=(2,), rounds=1, seconds=0.05, messages={1: 400, 100: 8_000}, calls=20
+)
 
 
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -102,6 +116,74 @@ def test_a_quick_run_of_spark_without_jdbc_judges_all_other_promises_and_drops_i
             assert all(time > 0 for time in times)
     text = (tmp_path / "spark.md").read_text()
     assert sum(line.startswith(("kept", "MISSED")) for line in text.splitlines()) == 6
+    assert databases(penstock_dsn) == before
+
+
+@pytest.mark.skipif(not (ROOT / ".venv").exists(), reason="needs a checkout with a .venv of its own")
+def test_a_run_of_consume_measures_every_contender_and_judges_every_target_that_it_can(
+    penstock_dsn: str, tmp_path: Path
+) -> None:
+    before = databases(penstock_dsn)
+    report = run_consume(penstock_dsn, SMALL, True, ROOT, lambda step: None)
+
+    pushing, *consuming = report.results
+    assert set(pushing.samples) == {"penstock", "before", "insert"}
+    assert len(consuming) == 4
+    for result in consuming:
+        assert set(result.samples) - {"relaxed"} == {"penstock", "pop + ack", "before", "plain"}
+        assert all(rate > 0 for rates in result.samples.values() for rate in rates)
+    assert {"pop_claims", "ack_claims"} <= {function.name for function in report.breakdown.functions}
+    judged = 2 * 4 + 1 + (0 if report.remarks else 2)
+    assert len(consume_report.verdicts(report)) == judged
+    consume_report.save(report, tmp_path)
+    assert json.loads((tmp_path / "consume.json").read_text())["quick"] is True
+    text = (tmp_path / "consume.md").read_text()
+    assert sum(line.startswith(("kept", "MISSED")) for line in text.splitlines()) == judged
+    assert databases(penstock_dsn) == before
+
+
+def test_a_checkout_without_an_environment_or_with_that_of_another_one_is_refused(
+    penstock_dsn: str, tmp_path: Path
+) -> None:
+    before = databases(penstock_dsn)
+    with pytest.raises(PenstockError, match=r"has no \.venv with a Python"):
+        run_consume(penstock_dsn, SMALL, True, tmp_path, lambda step: None)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    with pytest.raises(PenstockError, match="not from that folder"):
+        run_consume(penstock_dsn, SMALL, True, tmp_path, lambda step: None)
+    assert databases(penstock_dsn) == before
+
+
+def test_a_run_of_consume_that_is_interrupted_drops_its_databases_and_ends_its_workers(penstock_dsn: str) -> None:
+    before = databases(penstock_dsn)
+    command = [sys.executable, "-m", "penstock.bench", "consume", "--quick", "--url", penstock_dsn]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+        assert run.stderr is not None
+        assert "where the time goes" in run.stderr.readline()
+        # As a terminal does: to the workers, too.
+        os.killpg(run.pid, signal.SIGINT)
+        left = run.stderr.read()
+        run.wait(60)
+
+    assert run.returncode != 0
+    assert "Traceback" not in left
+    with pytest.raises(ProcessLookupError):
+        os.killpg(run.pid, 0)
+    assert databases(penstock_dsn) == before
+
+
+def test_a_run_of_latency_measures_every_contender_at_every_rate(penstock_dsn: str, tmp_path: Path) -> None:
+    before = databases(penstock_dsn)
+    report = latency_report.run(penstock_dsn, latency_report.Plan(((50, 0.2),), 1), lambda step: None)
+
+    (result,) = report.results
+    assert set(result.samples) == {"round trip", "one way", "default", "notify on", "notify off"}
+    for (turn,) in result.samples.values():
+        assert len(turn) == 10
+        assert all(milliseconds > 0 for milliseconds in turn)
+    assert len(latency_report.verdicts(report)) == 2
+    latency_report.save(report, tmp_path)
+    assert "p50 ms" in (tmp_path / "latency.md").read_text()
     assert databases(penstock_dsn) == before
 
 

@@ -137,7 +137,7 @@ def test_the_doctor_fails_with_a_flow_that_is_lost(penstock: CommandLine, client
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SELECT penstock.register_flow('f', 'TRANSFORM', '{}', '{}', 's', 'c', '{}', '{}', '{}')")
         connection.execute(
-            "INSERT INTO penstock.flow_states (flow_name, supervisor, state, told_at)"
+            "INSERT INTO penstock.flow_states (flow_name, supervisor, state, heartbeat_at)"
             " VALUES ('f', 'gone', 'running', now() - interval '1 hour')"
         )
     checks = {check["check"]: check for check in penstock("doctor", "--json", code=5).objects}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncBatch, AsyncClient, Client, PartitionInfo, QueueInfo
-from penstock.client.transaction import AsyncTransaction
+from penstock.client.async_transaction import AsyncTransaction
 
 
 class InALoop:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from penstock import AsyncBatch, Batch, Unavailable
-from penstock.consuming.renewing import Renewals, keep_renewed
+from penstock.consuming import tasks, threads
 from penstock.postgres.statements.group_calls import Claim
 
 
@@ -41,7 +41,7 @@ def test_a_batch_is_settled_through_an_outage_whatever_the_clocks_show(claim: Cl
             raise error
 
     batch = Batch("q", "g", [claim], run)
-    batch.go_on(lambda seconds: False, None)
+    batch.settle_through_outages(lambda seconds: False, None)
     batch.ack()
     assert batch.settled
 
@@ -57,7 +57,7 @@ async def test_an_asynchronous_batch_is_settled_through_an_outage_whatever_the_c
         return False
 
     batch = AsyncBatch("q", "g", [claim], run)
-    batch.go_on(sleep, None)
+    batch.settle_through_outages(sleep, None)
     await batch.ack()
     assert batch.settled
 
@@ -68,9 +68,9 @@ async def test_no_batch_is_renewed_before_a_third_of_its_lease_is_over_whatever_
     async def run(call: Any) -> None:
         renewed.set()
 
-    renewals = Renewals()
-    with renewals.keep(Batch("q", "g", [claim], lambda call: renewed.set()), None):
-        keeping = asyncio.create_task(keep_renewed(AsyncBatch("q", "g", [claim], run), None))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(renewed.wait(), 0.3)
-    keeping.cancel()
+    with (
+        threads.Renewals().keep(Batch("q", "g", [claim], lambda call: renewed.set()), None),
+        tasks.Renewals().keep(AsyncBatch("q", "g", [claim], run), None),
+        pytest.raises(TimeoutError),
+    ):
+        await asyncio.wait_for(renewed.wait(), 0.3)

@@ -10,7 +10,7 @@ from penstock.broker.packing import Segment, pack, pack_values
 from penstock.broker.producers import Producer
 from penstock.consuming.polling import ReadyCursor
 from penstock.errors import PenstockError
-from penstock.postgres.database import AsyncDatabase
+from penstock.postgres.async_database import AsyncDatabase
 from penstock.postgres.statements import batch_calls, group_calls
 from penstock.postgres.statements.batch_calls import PopRequest
 from penstock.postgres.statements.calls import Place
@@ -187,9 +187,7 @@ class Pops:
         for claim in answer:
             if claim.lease_id is not None:
                 try:
-                    await self._database.run(
-                        group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, claim.shared)
-                    )
+                    await self._database.run(group_calls.release(claim.group_id, claim.partition_id, claim.lease_id))
                 except PenstockError:
                     # Then its lease expires.
                     continue

@@ -142,6 +142,97 @@ def batching(url: str | None, quick: bool, check: bool, as_json: bool, folder: P
 
 @bench.command()
 @click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
+@click.option(
+    "--before",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Compare with another checkout of penstock: a folder with a .venv of its own.",
+)
+@click.option("--quick", is_flag=True, help="Measure two consumers and eight partitions only.")
+@click.option("--rounds", type=click.IntRange(1), help="Give each contender so many turns.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Let each turn last so long.")
+@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--save",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    is_flag=False,
+    flag_value=Path("bench"),
+    help="Write consume.json and consume.md to a folder, ./bench unless you name another.",
+)
+def consume(
+    url: str | None,
+    before: Path | None,
+    quick: bool,
+    rounds: int | None,
+    seconds: float | None,
+    check: bool,
+    as_json: bool,
+    folder: Path | None,
+) -> None:
+    """Measure take and ack beside another checkout and beside SELECT … FOR UPDATE SKIP LOCKED.
+
+    Takes about half an hour, with --quick some minutes. Works in databases of its own, which it creates and drops.
+    """
+    from penstock.bench.consume import plan as consume_plan
+    from penstock.bench.consume import report as consume_report
+    from penstock.bench.consume.run import run as run_consume
+
+    plan = consume_plan.QUICK if quick else consume_plan.FULL
+    plan = plan._replace(rounds=rounds or plan.rounds, seconds=seconds or plan.seconds)
+    try:
+        with Client(url) as client:
+            report = run_consume(client.dsn, plan, quick, before, lambda step: click.echo(step, err=True))
+    except PenstockError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        click.echo("\n".join(consume_report.lines(report)))
+    if folder is not None:
+        consume_report.save(report, folder)
+    if check and not all(verdict.kept for verdict in consume_report.verdicts(report)):
+        sys.exit(1)
+
+
+@bench.command()
+@click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
+@click.option("--quick", is_flag=True, help="A smoke run of a minute: do not believe its figures.")
+@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--save",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    is_flag=False,
+    flag_value=Path("bench"),
+    help="Write latency.json and latency.md to a folder, ./bench unless you name another.",
+)
+def latency(url: str | None, quick: bool, check: bool, as_json: bool, folder: Path | None) -> None:
+    """Measure the time from a push to a handler in another process, beside a bare LISTEN and NOTIFY.
+
+    Takes about six minutes. Works in a database of its own, which it creates and drops.
+    """
+    from penstock.bench.latency import report as latency_report
+
+    plan = latency_report.QUICK if quick else latency_report.FULL
+    try:
+        with Client(url) as client:
+            report = latency_report.run(client.dsn, plan, lambda step: click.echo(step, err=True))
+    except PenstockError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        click.echo("\n".join(latency_report.lines(report)))
+    if folder is not None:
+        latency_report.save(report, folder)
+    if check and not all(verdict.kept for verdict in latency_report.verdicts(report)):
+        sys.exit(1)
+
+
+@bench.command()
+@click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
 @click.option("--quick", is_flag=True, help="A smoke run of a minute: do not believe its figures.")
 @click.option("--jdbc", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="PostgreSQL's JDBC driver.")
 @click.option("--no-jdbc", is_flag=True, help="Leave JDBC out, where its driver cannot be fetched.")

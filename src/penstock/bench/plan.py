@@ -38,6 +38,12 @@ class Ratio(NamedTuple):
     low: float
     high: float
 
+    @classmethod
+    def of(cls, ours: list[float], theirs: list[float]) -> "Ratio":
+        """Compare two contenders round by round: noise that lasts hits both."""
+        ratios = [our / their for our, their in zip(ours, theirs, strict=True)]
+        return cls(median(ratios), min(ratios), max(ratios))
+
 
 class Result(msgspec.Struct, frozen=True):
     """What came of a case: messages per second, or bytes of disk per message, of each round."""
@@ -46,12 +52,10 @@ class Result(msgspec.Struct, frozen=True):
     samples: dict[str, list[float]]
 
     def ratio(self, other: str, of: str = "penstock") -> Ratio | None:
-        """Compare two contenders round by round: noise that lasts hits both."""
+        """Compare two contenders, where both took part."""
         if not {of, other} <= self.samples.keys():
             return None
-        pairs = zip(self.samples[of], self.samples[other], strict=True)
-        ratios = [ours / theirs for ours, theirs in pairs]
-        return Ratio(median(ratios), min(ratios), max(ratios))
+        return Ratio.of(self.samples[of], self.samples[other])
 
 
 class Plan(NamedTuple):

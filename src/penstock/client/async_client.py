@@ -1,4 +1,7 @@
-"""The asynchronous client: `penstock.AsyncClient`, the twin of `penstock.Client`."""
+"""The asynchronous client, `penstock.AsyncClient`.
+
+A thin, typed layer: each method builds a call and runs it.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -17,14 +20,14 @@ from penstock.broker.messages import Message, PushResult, StoredMessage
 from penstock.broker.producers import Producer
 from penstock.client import pushes
 from penstock.client.async_operating import AsyncOperator
+from penstock.client.async_transaction import AsyncTransaction
 from penstock.client.spreads import Spreads
 from penstock.client.tailing import Tail
-from penstock.client.transaction import AsyncTransaction
+from penstock.consuming.async_batch import AsyncRun
 from penstock.consuming.async_consumer import AsyncConsumer
-from penstock.consuming.batch import AsyncRun
 from penstock.postgres import savepoints, user_connections
 from penstock.postgres.address import redact
-from penstock.postgres.database import AsyncDatabase
+from penstock.postgres.async_database import AsyncDatabase
 from penstock.postgres.failures import translated
 from penstock.postgres.statements import calls, option_calls
 from penstock.postgres.statements.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
@@ -32,7 +35,12 @@ from penstock.postgres.statements.option_calls import Due, ScheduledInfo
 
 
 class AsyncClient(AsyncConsumer, AsyncOperator):
-    """A connection pool to one penstock."""
+    """A connection pool to one penstock.
+
+    `url` is a `postgresql://…` address. Without it, and without `PENSTOCK_URL`, the client uses the embedded
+    PostgreSQL of `home`, starting it if it is not running. Safe to share between tasks. Close it, or use it as a
+    context manager.
+    """
 
     def __init__(
         self,
@@ -71,7 +79,8 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
     def _begin(self) -> None:
         super()._begin()
         self._producer = Producer()
-        self._pushes: Batcher[Parcel, list[PushResult]] = self._batcher("push", Pushes(self._database, self._producer))
+        batched = Pushes(self._database, self._producer)  # async only
+        self._pushes: Batcher[Parcel, list[PushResult]] = self._batcher("push", batched)  # async only
 
     @property
     def dsn(self) -> str:
@@ -79,10 +88,11 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         return self._database.address.dsn
 
     def __repr__(self) -> str:
-        return f"AsyncClient({redact(self.settings.url or '') or str(self.settings.home)!r})"
+        # sync only: return f"Client({redact(self.dsn)!r})"
+        return f"AsyncClient({redact(self.settings.url or '') or str(self.settings.home)!r})"  # async only
 
     async def __aenter__(self) -> Self:
-        await self.open()
+        await self.open()  # async only
         return self
 
     async def __aexit__(
@@ -93,15 +103,15 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
     ) -> None:
         await self.close()
 
-    async def open(self) -> None:
+    async def open(self) -> None:  # async only
         """Connect now; without this, the first call does."""
         await self._database.open()
 
     async def close(self) -> None:
         """Close all connections; an embedded server stops soon after its last user."""
         self._unregister_for_wakes()
-        await self._pushes.close()
-        await self._close_batchers()
+        await self._pushes.close()  # async only
+        await self._close_batchers()  # async only
         await self._database.close()
 
     # Pushing
@@ -118,13 +128,20 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         delay: Seconds | None = None,
         at: datetime | None = None,
     ) -> PushResult:
-        """Push one message or a list of them, in one transaction, to one partition."""
+        """Push one message or a list of them, in one transaction, to one partition.
+
+        Queue and partition come into being on first use. When this returns, the messages are durable. A key without a
+        partition picks one, the same for ever as long as the queue's `spread` stays.
+
+        With `delay` (seconds) or `at` they are kept aside, and get their offsets when they are due. With a `dedupe_id`
+        a message is stored once within the queue's `dedupe_window`. The result tells of both.
+        """
         due = option_calls.due(delay, at)
         values = pushes.plain(message_or_list) if due is None and dedupe_id is None else None
         if values is not None:
             if partition is None:
                 partition = pushes.only_partition(key, await self._known_spread(queue))
-            return (await self._push(Parcel.plain(Place(queue, partition), values, key, headers)))[0]
+            return await self._push_values(Place(queue, partition), values, key, headers)
         messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
         placed = pushes.place(queue, messages, await self._spread(queue, messages))
         pushes.only_place(placed)
@@ -152,19 +169,28 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         after: ScheduledInfo | None = None,
         limit: int = 100,
     ) -> list[ScheduledInfo]:
-        """List what is scheduled, the one that is due first at the front."""
+        """List what is scheduled, the one that is due first at the front; `after` is the last of the page before."""
         return await self._database.run(option_calls.scheduled(queue, partition, after, limit))
 
     async def cancel(self, *ids: int) -> list[int]:
-        """Cancel what is scheduled; returns the ids for which it was in time."""
+        """Cancel what is scheduled, by the ids of `PushResult.scheduled`; returns those for which it was in time.
+
+        What was cancelled is never delivered. For the others it was too late: they are in the log, or were cancelled
+        before.
+        """
         return await self._database.run(option_calls.cancel(ids))
 
     @asynccontextmanager
     async def transaction(self, connection: Any = None) -> AsyncIterator[AsyncTransaction]:
-        """Begin a transaction in which pushes commit together with the caller's own SQL."""
+        """Begin a transaction in which pushes commit together with the caller's own SQL.
+
+        Pushes are gathered and written at the end of the block. Without a connection, one is lent as
+        `tx.connection` and the block's end commits. On a connection of your own (psycopg, SQLAlchemy, asyncpg)
+        they are written into your transaction, which commits when you commit it.
+        """
         if connection is not None:
             tx = AsyncTransaction(connection, self.consumer_id)
-            with translated(tx.raised), tx.outcome():
+            with tx.outcome():
                 async with user_connections.async_transaction_on(connection, tx.effects) as execute:
                     with tx.begin(_translating(execute)).block():
                         yield tx
@@ -177,9 +203,9 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
 
             tx = AsyncTransaction(own, self.consumer_id)
             tx.effects.begin_later()
-            with translated(tx.raised), tx.outcome():
+            with tx.outcome():
                 async with self._database.transaction(own):
-                    with savepoints.watch_async_psycopg(own, tx.effects), tx.begin(_translating(execute_own)).block():
+                    with savepoints.async_watch_psycopg(own, tx.effects), tx.begin(_translating(execute_own)).block():
                         yield tx
                     await self._write(tx)
         self._pushed([Place(queue, "") for queue in tx.gathered.queues()])
@@ -232,7 +258,8 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         from penstock.broker.arrow import table
 
         pages = self._pages(queue, partition, start, stop, start_time, stop_time, None)
-        return table(*Place(queue, partition), [page async for page in pages])
+        # sync only: return table(*Place(queue, partition), pages)
+        return table(*Place(queue, partition), [page async for page in pages])  # async only
 
     async def get(self, message_id: UUID | str) -> StoredMessage:
         """Return the message with this id; raises NotFound."""
@@ -247,7 +274,11 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         follow: bool = True,
         idle_timeout: Seconds | None = None,
     ) -> AsyncIterator[StoredMessage]:
-        """Yield the last messages of a queue, then new ones as they come."""
+        """Yield the last messages of a queue, then new ones as they come.
+
+        Without `follow` it ends after the last ones; with `idle_timeout`, when nothing came for so many seconds. It
+        polls: a poll costs one query that visits the queue's partitions.
+        """
         tail = Tail(queue, last, patience("idle_timeout", idle_timeout))
         while True:
             for place, start, stop in tail.changes(await self.partitions(queue, partition)):
@@ -298,7 +329,10 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         description: str | None = None,
         **settings: Any,
     ) -> dict[str, Any]:
-        """Change a queue's settings (None sets one back to its default), or a partition's priority."""
+        """Change a queue's settings (None sets one back to its default), or a partition's priority.
+
+        Returns all settings of the queue as they now hold.
+        """
         if partition is not None:
             calls.no_settings(settings, description)
             await self._database.run(calls.configure_partition(Place(queue, partition), priority))
@@ -318,7 +352,10 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         return await self._database.run(calls.delete(queue, partition))
 
     async def maintain(self, *, min_segments: int = 64) -> AsyncIterator[Maintenance]:
-        """Drop what retention says and merge small segments, in short transactions; yields what each did."""
+        """Drop what retention says and merge small segments, in short transactions; yields what each did.
+
+        `penstock maintain` and `penstock up` do this all the time. Ends at once where another process is at it.
+        """
         after: int | None = 0
         while after is not None:
             done = await self._database.run(calls.maintain(after, 1000, min_segments))
@@ -341,23 +378,32 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         while (call := pages.next_call()) is not None:
             yield pages.took(await self._database.run(call))
 
-    async def _push(self, parcel: Parcel) -> list[PushResult]:
-        """Push, together with others who do so at the same time, and wake who waits here."""
-        for place in parcel.places:
-            calls.new_names(*place)
-        if self.push_batching:
-            results = await self._pushes.submit(parcel)
-        else:
-            results = await self._database.run(calls.push(parcel.pack(), self._producer.stamp()))
-        self._pushed(list(parcel.places))
-        return results
+    async def _push_values(
+        self, place: Place, values: list[bytes | None], key: Name | None, headers: Mapping[str, str] | None
+    ) -> PushResult:
+        """Push values that share their partition, key and headers."""
+        if self.push_batching:  # async only
+            return (await self._push_batched(Parcel.plain(place, values, key, headers)))[0]
+        packed = pushes.pack_plain(place, values, key, headers)
+        results = await self._database.run(calls.push(packed, self._producer.stamp()))
+        self._pushed([place])
+        return results[0]
 
     async def _push_placed(self, placed: dict[Place, list[Message]], due: Due | None) -> list[PushResult]:
-        """Push messages; those that come later or count once go by themselves."""
-        if due is None and not pushes.counts_once(placed):
-            return await self._push(Parcel.of(placed))
+        """Push messages by partition."""
+        # Those that come later or count once go by themselves.
+        if self.push_batching and due is None and not pushes.counts_once(placed):  # async only
+            return await self._push_batched(Parcel.of(placed))
         results = await self._database.run(pushes.call(placed, due, self._producer.stamp()))
         self._pushed(list(placed))
+        return results
+
+    async def _push_batched(self, parcel: Parcel) -> list[PushResult]:  # async only
+        """Push, together with others who do so at the same time."""
+        for place in parcel.places:
+            calls.new_names(*place)
+        results = await self._pushes.submit(parcel)
+        self._pushed(list(parcel.places))
         return results
 
     async def _spread(self, queue: str, messages: list[Message]) -> int:

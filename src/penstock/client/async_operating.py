@@ -1,11 +1,11 @@
-"""Operating groups with an asynchronous client: the twin of `operating`, which has the full descriptions."""
+"""The part of an asynchronous client that an operator uses: groups, claims, dead letters, archives, flows."""
 
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 from penstock.client.seeking import SeekTotal
-from penstock.postgres.database import AsyncDatabase
+from penstock.postgres.async_database import AsyncDatabase
 from penstock.postgres.statements import archive_calls, calls, flow_calls, group_calls
 from penstock.postgres.statements.archive_calls import ArchiveInfo
 from penstock.postgres.statements.calls import Call
@@ -76,7 +76,10 @@ class AsyncOperator:
         preview: bool = False,
         progress: Callable[[Seek], None] | None = None,
     ) -> Seek:
-        """Move a group to 'earliest', 'latest', an offset or a time; `preview` only says what that would do."""
+        """Move a group to 'earliest', 'latest', an offset or a time; `preview` only says what that would do.
+
+        Goes through the partitions in chunks beside live traffic; claims that are held there lose their lease.
+        """
         total = SeekTotal()
         while (after := total.next_chunk()) is not None:
             chunk = await self._database.run(group_calls.seek(queue, group, partition, to, preview, after))
@@ -92,7 +95,7 @@ class AsyncOperator:
     async def release_claim(self, claim: ClaimInfo) -> bool:
         """Take a claim away from whoever holds it; its messages are delivered again at once."""
         lease = claim.lease_id if claim.shared else None
-        return await self._database.run(group_calls.release(claim.group_id, claim.partition_id, lease, claim.shared))
+        return await self._database.run(group_calls.release(claim.group_id, claim.partition_id, lease))
 
     async def history(self, queue: str, group: str, partition: str, *, limit: int = 100) -> list[Transition]:
         """Tell what happened to a partition in a group, newest first."""

@@ -1,6 +1,7 @@
-"""The synchronous client: `penstock.Client`.
+# Generated from async_client.py by tools/generate_sync.py. Do not edit: change the source and run `make generate`.
+"""The synchronous client, `penstock.Client`.
 
-A thin, typed layer: each method builds a call and runs it. `AsyncClient` is its twin, with the same names.
+A thin, typed layer: each method builds a call and runs it.
 """
 
 import time
@@ -29,7 +30,7 @@ from penstock.postgres.database import Database
 from penstock.postgres.failures import translated
 from penstock.postgres.statements import calls, option_calls
 from penstock.postgres.statements.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
-from penstock.postgres.statements.option_calls import ScheduledInfo
+from penstock.postgres.statements.option_calls import Due, ScheduledInfo
 
 
 class Client(Consumer, Operator):
@@ -53,7 +54,6 @@ class Client(Consumer, Operator):
         pending_check: bool | None = None,
         notify: bool | None = None,
     ) -> None:
-        super().__init__()
         self.settings = settings_module.resolve(
             {
                 "url": url,
@@ -73,6 +73,7 @@ class Client(Consumer, Operator):
         self.notify = self.settings.notify
         self._database = Database(self.settings)
         self._spreads = Spreads()
+        super().__init__()
 
     def _begin(self) -> None:
         super()._begin()
@@ -129,12 +130,11 @@ class Client(Consumer, Operator):
         if values is not None:
             if partition is None:
                 partition = pushes.only_partition(key, self._known_spread(queue))
-            packed = pushes.pack_plain(Place(queue, partition), values, key, headers)
-            return self._push(calls.push(packed, self._producer.stamp()), [Place(queue, partition)])[0]
+            return self._push_values(Place(queue, partition), values, key, headers)
         messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
         placed = pushes.place(queue, messages, self._spread(queue, messages))
         pushes.only_place(placed)
-        return self._push(pushes.call(placed, due, self._producer.stamp()), placed)[0]
+        return self._push_placed(placed, due)[0]
 
     def push_many(
         self,
@@ -148,7 +148,7 @@ class Client(Consumer, Operator):
         due = option_calls.due(delay, at)
         gathered = pushes.gather_many(messages)
         placed = pushes.place(queue, gathered, self._spread(queue, gathered))
-        return self._push(pushes.call(placed, due, self._producer.stamp()), placed)
+        return self._push_placed(placed, due)
 
     def scheduled(
         self,
@@ -174,16 +174,12 @@ class Client(Consumer, Operator):
         """Begin a transaction in which pushes commit together with the caller's own SQL.
 
         Pushes are gathered and written at the end of the block. Without a connection, one is lent as
-        `tx.connection` and the block's end commits. On a connection of your own (psycopg, psycopg2, SQLAlchemy,
-        Django) they are written into your transaction, which commits when you commit it.
+        `tx.connection` and the block's end commits. On a connection of your own (psycopg, psycopg2, SQLAlchemy, Django)
+        they are written into your transaction, which commits when you commit it.
         """
         if connection is not None:
             tx = Transaction(connection, self.consumer_id)
-            with (
-                translated(tx.raised),
-                tx.outcome(),
-                user_connections.transaction_on(connection, tx.effects) as execute,
-            ):
+            with tx.outcome(), user_connections.transaction_on(connection, tx.effects) as execute:
                 with tx.begin(_translating(execute)).block():
                     yield tx
                 self._write(tx)
@@ -195,13 +191,8 @@ class Client(Consumer, Operator):
 
             tx = Transaction(own, self.consumer_id)
             tx.effects.begin_later()
-            with (
-                translated(tx.raised),
-                tx.outcome(),
-                self._database.transaction(own),
-                savepoints.watch_psycopg(own, tx.effects),
-            ):
-                with tx.begin(_translating(execute_own)).block():
+            with tx.outcome(), self._database.transaction(own):
+                with savepoints.watch_psycopg(own, tx.effects), tx.begin(_translating(execute_own)).block():
                     yield tx
                 self._write(tx)
         self._pushed([Place(queue, "") for queue in tx.gathered.queues()])
@@ -371,10 +362,19 @@ class Client(Consumer, Operator):
         while (call := pages.next_call()) is not None:
             yield pages.took(self._database.run(call))
 
-    def _push(self, call: Call[list[PushResult]], places: Iterable[Place]) -> list[PushResult]:
-        """Push, and wake who waits here."""
-        results = self._database.run(call)
-        self._pushed(list(places))
+    def _push_values(
+        self, place: Place, values: list[bytes | None], key: Name | None, headers: Mapping[str, str] | None
+    ) -> PushResult:
+        """Push values that share their partition, key and headers."""
+        packed = pushes.pack_plain(place, values, key, headers)
+        results = self._database.run(calls.push(packed, self._producer.stamp()))
+        self._pushed([place])
+        return results[0]
+
+    def _push_placed(self, placed: dict[Place, list[Message]], due: Due | None) -> list[PushResult]:
+        """Push messages by partition."""
+        results = self._database.run(pushes.call(placed, due, self._producer.stamp()))
+        self._pushed(list(placed))
         return results
 
     def _spread(self, queue: str, messages: list[Message]) -> int:

@@ -1,4 +1,5 @@
-"""Operating groups with a synchronous client: what is stuck, why, since when, and what to do about it."""
+# Generated from async_operating.py by tools/generate_sync.py. Do not edit: change the source and run `make generate`.
+"""The part of a synchronous client that an operator uses: groups, claims, dead letters, archives, flows."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -95,7 +96,7 @@ class Operator:
     def release_claim(self, claim: ClaimInfo) -> bool:
         """Take a claim away from whoever holds it; its messages are delivered again at once."""
         lease = claim.lease_id if claim.shared else None
-        return self._database.run(group_calls.release(claim.group_id, claim.partition_id, lease, claim.shared))
+        return self._database.run(group_calls.release(claim.group_id, claim.partition_id, lease))
 
     def history(self, queue: str, group: str, partition: str, *, limit: int = 100) -> list[Transition]:
         """Tell what happened to a partition in a group, newest first."""

@@ -1,8 +1,7 @@
-"""Consuming with an asynchronous client: the twin of `consumer`, which has the full descriptions."""
+"""The part of an asynchronous client that consumes: pop, consume, process."""
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import suppress
@@ -17,18 +16,17 @@ from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patien
 from penstock.broker.counters import Counters
 from penstock.broker.messages import StoredMessage
 from penstock.consuming import wakes
-from penstock.consuming.async_workers import AsyncWorkerPool
-from penstock.consuming.batch import AsyncBatch
-from penstock.consuming.consumer import make_consumer_id, sweep_failed, wait_for_each
-from penstock.consuming.handlers import AsyncHandler, AsyncHook
+from penstock.consuming.async_batch import AsyncBatch
+from penstock.consuming.handlers import AsyncHook
 from penstock.consuming.outages import Outage, is_outage
-from penstock.consuming.polling import ReadyCursor, Sweeping
-from penstock.consuming.renewing import keep_renewed
+from penstock.consuming.polling import ReadyCursor, Sweeping, make_consumer_id, sweep_failed, wait_for_each
 from penstock.consuming.signals import Catcher
+from penstock.consuming.tasks import Renewals, Signal, pause
 from penstock.consuming.waiting import Key, Step, WaitGroups
+from penstock.consuming.worker_tasks import WorkerPool
 from penstock.errors import AlreadyExists, InvalidInput, PenstockError
 from penstock.postgres import hints
-from penstock.postgres.database import AsyncDatabase
+from penstock.postgres.async_database import AsyncDatabase
 from penstock.postgres.hints import Hints
 from penstock.postgres.statements import group_calls
 from penstock.postgres.statements.batch_calls import PopRequest, has_pending_messages
@@ -38,7 +36,7 @@ from penstock.postgres.statements.group_calls import MAX_BYTES, Claim, Settling,
 log = logging.getLogger("penstock.consumer")
 
 # Renewals by many different lease times are sent one by one.
-_MOST_SETTLERS = 64
+_MOST_SETTLERS = 64  # async only
 
 
 class AsyncConsumer:
@@ -50,6 +48,7 @@ class AsyncConsumer:
     notify: bool
 
     def __init__(self) -> None:
+        self._renewals = Renewals()
         self._begin()
         forks.renew_in_children(self._begin)
 
@@ -63,10 +62,7 @@ class AsyncConsumer:
         self._counters = Counters()
         self._registered_at: str | None = None
         self._hints: Hints | None = None
-        self._pops: Batcher[PopRequest, list[Claim]] = self._batcher("pop", Pops(self._database, self._ready_cursor))
-        self._sweeps: Batcher[None, Sweep | None] = Batcher("sweep", Sweeps(self._sweep_on), None, 1)
-        self._settlings = Settlings(self._database)
-        self._settlers: dict[tuple[Any, ...], Batcher[Settling, None]] = {}
+        self._begin_batching()  # async only
 
     async def pop(
         self,
@@ -85,7 +81,13 @@ class AsyncConsumer:
         batch: int | None = None,
         partitions: int | None = None,
     ) -> AsyncBatch | None:
-        """Claim the next messages of any partition, or of a named one; None when there are none."""
+        """Claim the next messages of any partition, or of a named one; None when there are none.
+
+        Queue and group come into being on first use, the group with `mode` ('ordered' or 'shared') and `subscription`:
+        'all', 'new', or a time. `wait` looks again for so many seconds. The claim is leased for `lease` seconds, or the
+        group's or queue's lease time; what is not acknowledged by then is delivered again. With `auto_ack` it counts as
+        done at once: at most once. `batch` and `partitions` are short for `max_messages` and `max_partitions`.
+        """
         return await self._take(
             queue,
             group,
@@ -114,22 +116,22 @@ class AsyncConsumer:
         on_error: Callable[[AsyncBatch, BaseException], object] | None = None,
         **options: Any,
     ) -> AsyncGenerator[AsyncBatch, None]:
-        """Yield batches as they come, and keep their leases alive in the background."""
+        """Yield batches as they come, and keep their leases alive in the background.
+
+        Settle each one, most simply with `async with batch:`. One that is not settled when the next is asked for, or
+        when the loop is left, is given back. Ends when `stop` is set, or when nothing came for `idle_timeout` seconds;
+        the other options are those of `pop`.
+
+        It goes on through any outage of the database, or raises what went wrong after `give_up_after` seconds of one. A
+        batch is settled through an outage for as long as its lease lasts; then its messages are delivered again.
+        `on_error` is called with a batch and the exception that its `with` block raised, before it is failed.
+        """
         give_up, lease = positive("give_up_after", give_up_after), lease_time(lease)
         hook = None if on_error is None else AsyncHook(on_error)
         options["wait"] = wait_for_each(idle_timeout, **options)
         owner = self.consumer_id
         outage = Outage(f"pop from {queue} for {group}", give_up)
-
-        async def sleep(seconds: float) -> bool:
-            if stop is not None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await stop.wait()
-                return stop.is_set()
-            await asyncio.sleep(seconds)
-            return False
-
+        sleep = partial(pause, stop)
         while stop is None or not stop.is_set():
             try:
                 batch = await self._take(queue, group, stop, outage, lease=lease, **options)
@@ -140,12 +142,11 @@ class AsyncConsumer:
             if batch is None:
                 return
             log.debug("took %s", batch)
-            batch.go_on(sleep, hook)
-            renewals = asyncio.create_task(keep_renewed(batch, lease))
+            batch.settle_through_outages(sleep, hook)
             try:
-                yield batch
+                with self._renewals.keep(batch, lease):
+                    yield batch
             finally:
-                renewals.cancel()
                 if not batch.settled and not batch.abandoned and self.consumer_id == owner:
                     await self._give_back(batch)
 
@@ -166,24 +167,27 @@ class AsyncConsumer:
     ) -> int:
         """Await a function for each message, in `concurrency` tasks; returns how many were handled.
 
-        One that is not a coroutine function is called in a thread.
+        One that is not a coroutine function is called in a thread. A message whose handler raises, or takes
+        longer than `timeout` seconds, is retried after the backoff and finally becomes a dead letter; the messages
+        before it in its batch are done. `on_error` is called with the message and the exception before that.
+
+        Ends like `consume`, and on Ctrl-C or SIGTERM if it is called in the main thread: handlers under way have
+        `grace` seconds to end, what is done is acknowledged, and the rest is given back.
         """
         if concurrency < 1:
             raise InvalidInput(f"concurrency is {concurrency} but must be at least 1")
         allowed, ending = positive("timeout", timeout), positive("grace", grace)
         hook = None if on_error is None else AsyncHook(on_error)
-        handlers = [AsyncHandler(handler, "handler", allowed) for _ in range(concurrency)]
 
         def consume(stop: asyncio.Event) -> AsyncGenerator[AsyncBatch, None]:
             return self.consume(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
 
-        pool = AsyncWorkerPool(consume, hook, stop or asyncio.Event(), ending)
-        loop = asyncio.get_running_loop()
-        with Catcher(partial(loop.call_soon_threadsafe, pool.interrupt), wanted=handle_signals) as signals:
-            handled = await pool.run(handlers)
+        pool = WorkerPool(consume, handler, allowed, concurrency, hook, stop or asyncio.Event(), ending)
+        with Catcher(pool.interrupt, wanted=handle_signals) as signals:
+            handled = await pool.run()
         signals.hand_on()
         # Where the signal cancels the main task, and this is it, it ends here.
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # async only
         return handled
 
     async def sweep(self) -> Sweep | None:
@@ -191,15 +195,11 @@ class AsyncConsumer:
         return await self._sweep_since(None)
 
     def stats(self) -> dict[str, int]:
-        """Count what this client has done: batches, checks, sweeps, hints."""
-        return self._counters.read()
+        """Count what this client has done: batches, checks, sweeps, hints.
 
-    async def _close_batchers(self) -> None:
-        """Take no more calls, and let those under way end."""
-        await self._pops.close()
-        await self._sweeps.close()
-        for settler in self._settlers.values():
-            await settler.close()
+        Batches stay at 0 where each call is made by itself.
+        """
+        return self._counters.read()
 
     async def _take(
         self,
@@ -288,11 +288,7 @@ class AsyncConsumer:
     async def _pop(self, request: PopRequest, outage: Outage | None = None) -> AsyncBatch | None:
         ready = self._ready_cursor(request.queue, request.group)
         asked_at = time.monotonic()
-        # One whose time is limited cannot wait with others.
-        if self.pop_batching and _left(outage) is None:
-            claims = await self._pops.submit(request)
-        else:
-            claims = await self._database.run(request.alone(ready.lows()), _left(outage))
+        claims = await self._run_pop(request, ready, _left(outage))
         if not claims:
             return None
         ready.took(claims)
@@ -300,25 +296,11 @@ class AsyncConsumer:
         return AsyncBatch(request.queue, request.group, claims, self._settle, asked_at)
 
     async def _settle(self, call: Call[Any]) -> Any:
-        """Run what a batch settles itself with: acknowledgements and renewals together with those of other batches."""
-        if not isinstance(call, Settling):
-            done = await self._database.run(call)
-            # Given back, or failed: it may be ready again, now or in a while.
-            self._waits.stir(look=True)
-            return done
-        if not self.pop_batching:
-            await self._database.run(call)
-        else:
-            kind = (call.sql, *call.parameters[len(call.parameters) - call.rest :])
-            settler = self._settlers.get(kind)
-            if settler is None and len(self._settlers) >= _MOST_SETTLERS:
-                await self._database.run(call)
-            else:
-                if settler is None:
-                    settler = self._settlers[kind] = self._batcher("renew" if call.rest else "ack", self._settlings)
-                await settler.submit(call)
-        self._waits.stir()
-        return None
+        """Run what a batch settles itself with."""
+        done = await self._run_settling(call)
+        # Given back, or failed: it may be ready again, now or in a while.
+        self._waits.stir(look=not isinstance(call, Settling))
+        return done
 
     async def _give_back(self, batch: AsyncBatch) -> None:
         """Give back what the loop that has it did not settle; what cannot be given back comes when its lease ends."""
@@ -348,25 +330,15 @@ class AsyncConsumer:
             ready.begin_at_front()
         return pending
 
-    def _batcher(self, name: str, work: Work[M, R]) -> Batcher[M, R]:
-        # One connection is left for all that is not batched.
-        return Batcher(name, work, self._counters, max(2, self._database.settings.pool_size - 1))
-
     async def _sweep(self, outage: Outage | None = None) -> bool:
         """Sweep, and say whether that may have brought work; others' timers must not keep this one from popping."""
         try:
-            if outage is None or outage.left() is None:
-                return self._sweeping.did(await self._sweeps.submit(None))
-            return self._sweeping.did(await self._sweep_since(self._sweeping.since(), outage))
+            return self._sweeping.did(await self._run_sweep(outage))
         except PenstockError as error:
             if outage is not None and is_outage(error):
                 raise
             sweep_failed(error)
             return False
-
-    async def _sweep_on(self) -> Sweep | None:
-        """Sweep from where the last one of this process says."""
-        return await self._sweep_since(self._sweeping.since())
 
     async def _sweep_since(self, since: datetime | None, outage: Outage | None = None) -> Sweep | None:
         self._counters.add("sweeps", 1)
@@ -422,41 +394,55 @@ class AsyncConsumer:
             await self._database.run(group_calls.create_group(queue, group, mode, subscription, {}))
         self._subscribed.add((queue, group))
 
+    # The calls that may be batched.
+
+    async def _run_pop(self, request: PopRequest, ready: ReadyCursor, within: float | None) -> list[Claim]:
+        # One whose time is limited cannot wait with others.
+        if self.pop_batching and within is None:  # async only
+            return await self._pops.submit(request)
+        return await self._database.run(request.alone(ready.lows()), within)
+
+    async def _run_settling(self, call: Call[Any]) -> Any:
+        if (
+            self.pop_batching and isinstance(call, Settling) and (batcher := self._settler(call)) is not None
+        ):  # async only
+            return await batcher.submit(call)
+        return await self._database.run(call)
+
+    async def _run_sweep(self, outage: Outage | None) -> Sweep | None:
+        if _left(outage) is None:  # async only
+            return await self._sweeps.submit(None)
+        return await self._sweep_since(self._sweeping.since(), outage)
+
+    def _begin_batching(self) -> None:  # async only
+        self._pops: Batcher[PopRequest, list[Claim]] = self._batcher("pop", Pops(self._database, self._ready_cursor))
+        self._sweeps: Batcher[None, Sweep | None] = Batcher("sweep", Sweeps(self._sweep_on), None, 1)
+        self._settlings = Settlings(self._database)
+        self._settlers: dict[tuple[Any, ...], Batcher[Settling, None]] = {}
+
+    async def _close_batchers(self) -> None:  # async only
+        """Take no more calls, and let those under way end."""
+        await self._pops.close()
+        await self._sweeps.close()
+        for settler in self._settlers.values():
+            await settler.close()
+
+    async def _sweep_on(self) -> Sweep | None:  # async only
+        """Sweep from where the last one of this process says."""
+        return await self._sweep_since(self._sweeping.since())
+
+    def _settler(self, call: Settling) -> Batcher[Settling, None] | None:  # async only
+        """Return what joins a call with others of its kind; None for one kind too many."""
+        kind = (call.sql, *call.parameters[len(call.parameters) - call.rest :])
+        settler = self._settlers.get(kind)
+        if settler is None and len(self._settlers) < _MOST_SETTLERS:
+            settler = self._settlers[kind] = self._batcher("renew" if call.rest else "ack", self._settlings)
+        return settler
+
+    def _batcher(self, name: str, work: Work[M, R]) -> Batcher[M, R]:  # async only
+        # One connection is left for all that is not batched.
+        return Batcher(name, work, self._counters, max(2, self._database.settings.pool_size - 1))
+
 
 def _left(outage: Outage | None) -> float | None:
     return None if outage is None else outage.left()
-
-
-class Signal:
-    """Wakes whoever waits, from any thread."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-
-    def give(self) -> None:
-        """Wake."""
-        if threading.get_ident() == self._thread:
-            self._event.set()
-        else:
-            # A loop that is closed has nobody left to wake.
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._event.set)
-
-    async def wait(self, seconds: float, stop: asyncio.Event | None) -> None:
-        """Wait for the signal, or for so many seconds, or for whatever says stop."""
-        timeout = None if seconds == float("inf") else max(0.0, seconds)
-        if stop is None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._event.wait()
-        else:
-            either = [asyncio.ensure_future(event.wait()) for event in (self._event, stop)]
-            try:
-                await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in either:
-                    task.cancel()
-                await asyncio.gather(*either, return_exceptions=True)
-        self._event.clear()

@@ -1,15 +1,14 @@
-"""Consuming with a synchronous client: pop, consume, process."""
+# Generated from async_consumer.py by tools/generate_sync.py. Do not edit: change the source and run `make generate`.
+"""The part of a synchronous client that consumes: pop, consume, process."""
 
 import logging
-import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Generator
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from penstock import forks
 from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience, positive
@@ -17,13 +16,13 @@ from penstock.broker.counters import Counters
 from penstock.broker.messages import StoredMessage
 from penstock.consuming import wakes
 from penstock.consuming.batch import Batch
-from penstock.consuming.handlers import Handler
+from penstock.consuming.handlers import Hook
 from penstock.consuming.outages import Outage, is_outage
-from penstock.consuming.polling import ReadyCursor, Sweeping
-from penstock.consuming.renewing import Renewals
+from penstock.consuming.polling import ReadyCursor, Sweeping, make_consumer_id, sweep_failed, wait_for_each
 from penstock.consuming.signals import Catcher
+from penstock.consuming.threads import Renewals, Signal, pause
 from penstock.consuming.waiting import Key, Step, WaitGroups
-from penstock.consuming.workers import WorkerPool
+from penstock.consuming.worker_threads import WorkerPool
 from penstock.errors import AlreadyExists, InvalidInput, PenstockError
 from penstock.postgres import hints
 from penstock.postgres.database import Database
@@ -31,20 +30,16 @@ from penstock.postgres.hints import Hints
 from penstock.postgres.statements import group_calls
 from penstock.postgres.statements.batch_calls import PopRequest, has_pending_messages
 from penstock.postgres.statements.calls import Call, Place, group_names, once
-from penstock.postgres.statements.group_calls import MAX_BYTES, Settling, Sweep
+from penstock.postgres.statements.group_calls import MAX_BYTES, Claim, Settling, Sweep
 
 log = logging.getLogger("penstock.consumer")
-
-_log = logging.getLogger("penstock")
-
-# How often somebody who waits in a thread looks whether to stop.
-_STOP_LATENCY = 0.1
 
 
 class Consumer:
     """The part of a client that consumes."""
 
     _database: Database
+    pop_batching: bool
     pending_check: bool
     notify: bool
 
@@ -115,30 +110,23 @@ class Consumer:
         give_up_after: Seconds | None = None,
         on_error: Callable[[Batch, BaseException], object] | None = None,
         **options: Any,
-    ) -> Iterator[Batch]:
+    ) -> Generator[Batch, None]:
         """Yield batches as they come, and keep their leases alive in the background.
 
-        Settle each one, most simply with `with batch:`. One that is not settled when the next is asked for, or when the
-        loop is left, is given back. Ends when `stop` is set, or when nothing came for `idle_timeout` seconds; the other
-        options are those of `pop`.
+        Settle each one, most simply with `with batch:`. One that is not settled when the next is asked for, or
+        when the loop is left, is given back. Ends when `stop` is set, or when nothing came for `idle_timeout` seconds;
+        the other options are those of `pop`.
 
         It goes on through any outage of the database, or raises what went wrong after `give_up_after` seconds of one. A
         batch is settled through an outage for as long as its lease lasts; then its messages are delivered again.
         `on_error` is called with a batch and the exception that its `with` block raised, before it is failed.
         """
         give_up, lease = positive("give_up_after", give_up_after), lease_time(lease)
-        hook = None if on_error is None else Handler(on_error, "on_error")
+        hook = None if on_error is None else Hook(on_error)
         options["wait"] = wait_for_each(idle_timeout, **options)
         owner = self.consumer_id
         outage = Outage(f"pop from {queue} for {group}", give_up)
-
-        def sleep(seconds: float) -> bool:
-            # Not by waiting for the event: a signal handler that sets it could find its lock taken by this very thread.
-            until = time.monotonic() + seconds
-            while not (stopped := stop is not None and stop.is_set()) and (left := until - time.monotonic()) > 0:
-                time.sleep(left if stop is None else min(left, _STOP_LATENCY))
-            return stopped
-
+        sleep = partial(pause, stop)
         while stop is None or not stop.is_set():
             try:
                 batch = self._take(queue, group, stop, outage, lease=lease, **options)
@@ -149,13 +137,13 @@ class Consumer:
             if batch is None:
                 return
             log.debug("took %s", batch)
-            batch.go_on(sleep, hook)
-            with self._renewals.keep(batch, lease):
-                try:
+            batch.settle_through_outages(sleep, hook)
+            try:
+                with self._renewals.keep(batch, lease):
                     yield batch
-                finally:
-                    if not batch.settled and not batch.abandoned and self.consumer_id == owner:
-                        self._give_back(batch)
+            finally:
+                if not batch.settled and not batch.abandoned and self.consumer_id == owner:
+                    self._give_back(batch)
 
     def process(
         self,
@@ -184,15 +172,14 @@ class Consumer:
         if concurrency < 1:
             raise InvalidInput(f"concurrency is {concurrency} but must be at least 1")
         allowed, ending = positive("timeout", timeout), positive("grace", grace)
-        hook = None if on_error is None else Handler(on_error, "on_error")
+        hook = None if on_error is None else Hook(on_error)
 
-        def consume(stop: threading.Event) -> Iterator[Batch]:
+        def consume(stop: threading.Event) -> Generator[Batch, None]:
             return self.consume(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
 
-        with closing(Handler(handler, "handler", allowed)) as runner:
-            pool = WorkerPool(consume, runner, hook, stop or threading.Event(), ending)
-            with Catcher(pool.interrupt, wanted=handle_signals) as signals:
-                handled = pool.run(concurrency)
+        pool = WorkerPool(consume, handler, allowed, concurrency, hook, stop or threading.Event(), ending)
+        with Catcher(pool.interrupt, wanted=handle_signals) as signals:
+            handled = pool.run()
         signals.hand_on()
         return handled
 
@@ -203,7 +190,7 @@ class Consumer:
     def stats(self) -> dict[str, int]:
         """Count what this client has done: batches, checks, sweeps, hints.
 
-        A synchronous client makes each call by itself, so its batches stay at 0.
+        Batches stay at 0 where each call is made by itself.
         """
         return self._counters.read()
 
@@ -263,9 +250,9 @@ class Consumer:
         self, request: PopRequest, deadline: float, stop: threading.Event | None, outage: Outage | None = None
     ) -> Batch | None:
         """Look, alone or through those who wait for the same, until something is found, or time is up."""
-        signal = threading.Event()
+        signal = Signal()
         self._register_for_wakes()
-        waiter = self._waits.enter(Key(request.queue, request.partition, request.group), deadline, signal.set)
+        waiter = self._waits.enter(Key(request.queue, request.partition, request.group), deadline, signal.give)
         try:
             while stop is None or not stop.is_set():
                 step, seconds = self._waits.step(waiter, pending_check=self.pending_check)
@@ -284,9 +271,7 @@ class Consumer:
                     case Step.SWEEP:
                         self._sweep(outage)
                     case Step.SLEEP:
-                        most = float("inf") if stop is None else _STOP_LATENCY
-                        signal.wait(min(max(seconds, 0.0), most, threading.TIMEOUT_MAX))
-                        signal.clear()
+                        signal.wait(seconds, stop)
                     case Step.OVER:
                         return None
             return None
@@ -294,9 +279,9 @@ class Consumer:
             self._waits.leave(waiter)
 
     def _pop(self, request: PopRequest, outage: Outage | None = None) -> Batch | None:
-        ready = self._ready_cursors.setdefault((request.queue, request.group), ReadyCursor())
+        ready = self._ready_cursor(request.queue, request.group)
         asked_at = time.monotonic()
-        claims = self._database.run(request.alone(ready.lows()), _left(outage))
+        claims = self._run_pop(request, ready, _left(outage))
         if not claims:
             return None
         ready.took(claims)
@@ -305,7 +290,7 @@ class Consumer:
 
     def _settle(self, call: Call[Any]) -> Any:
         """Run what a batch settles itself with."""
-        done = self._database.run(call)
+        done = self._run_settling(call)
         # Given back, or failed: it may be ready again, now or in a while.
         self._waits.stir(look=not isinstance(call, Settling))
         return done
@@ -320,7 +305,7 @@ class Consumer:
 
     def _has_pending(self, request: PopRequest, outage: Outage | None = None) -> bool:
         """Ask whether a pop could get something; one that cannot be asked may."""
-        ready = self._ready_cursors.setdefault((request.queue, request.group), ReadyCursor())
+        ready = self._ready_cursor(request.queue, request.group)
         self._counters.add("has_pending_checks", 1)
         try:
             pending = self._database.run(
@@ -341,7 +326,7 @@ class Consumer:
     def _sweep(self, outage: Outage | None = None) -> bool:
         """Sweep, and say whether that may have brought work; others' timers must not keep this one from popping."""
         try:
-            return self._sweeping.did(self._sweep_since(self._sweeping.since(), outage))
+            return self._sweeping.did(self._run_sweep(outage))
         except PenstockError as error:
             if outage is not None and is_outage(error):
                 raise
@@ -362,6 +347,8 @@ class Consumer:
 
     def _register_for_wakes(self) -> None:
         """Hear of the pushes of other clients of this process, and of hints from others."""
+        if not self._database.opened:
+            self._database.open()
         dsn = self._database.address.dsn
         if self._registered_at != dsn:
             self._unregister_for_wakes()
@@ -389,6 +376,9 @@ class Consumer:
             self._hints = hints.join(self._database.address, self._counters)
         return self._hints
 
+    def _ready_cursor(self, queue: str, group: str) -> ReadyCursor:
+        return self._ready_cursors.setdefault((queue, group), ReadyCursor())
+
     def _subscribe(self, queue: str, group: str, mode: str, subscription: str | datetime) -> None:
         """Create a group that is not just the default kind; whoever comes later takes it as it is."""
         if (mode, subscription) == ("ordered", "all") or (queue, group) in self._subscribed:
@@ -397,22 +387,17 @@ class Consumer:
             self._database.run(group_calls.create_group(queue, group, mode, subscription, {}))
         self._subscribed.add((queue, group))
 
+    # The calls that may be batched.
+
+    def _run_pop(self, request: PopRequest, ready: ReadyCursor, within: float | None) -> list[Claim]:
+        return self._database.run(request.alone(ready.lows()), within)
+
+    def _run_settling(self, call: Call[Any]) -> Any:
+        return self._database.run(call)
+
+    def _run_sweep(self, outage: Outage | None) -> Sweep | None:
+        return self._sweep_since(self._sweeping.since(), outage)
+
 
 def _left(outage: Outage | None) -> float | None:
     return None if outage is None else outage.left()
-
-
-def sweep_failed(error: PenstockError) -> None:
-    """Say that a sweep failed, which is nothing to its caller: the next one tries again."""
-    _log.warning("a sweep failed, and is tried again: %s", error)
-
-
-def wait_for_each(idle_timeout: Seconds | None, wait: Seconds = 0.0, **options: Any) -> float:
-    """Return how long `consume` waits for each batch."""
-    least, idle = patience("wait", wait), patience("idle_timeout", idle_timeout)
-    return float("inf") if idle is None else max(least, idle)
-
-
-def make_consumer_id() -> str:
-    """Return a name under which operators find this process."""
-    return f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:6]}"

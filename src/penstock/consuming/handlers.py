@@ -19,6 +19,8 @@ from penstock.errors import HandlerTimeout, InvalidInput
 
 # How long a handler that was cancelled may take to end.
 CANCELLING = 0.5
+# How long it may take, once the time for handlers is over, to give back what is in hand.
+LAST_MOMENT = 1.0
 
 T = TypeVar("T")
 
@@ -124,6 +126,13 @@ class Handler:
             loop.run_until_complete(asyncio.wait(tasks, timeout=CANCELLING))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+class Hook(Handler):
+    """A function of the user's that is told of something, and may be a coroutine function."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__(function, "on_error")
 
 
 class AsyncHandler:

@@ -7,12 +7,21 @@ the mark trails by half a second, and every few seconds one pop begins at the ve
 it finds.
 """
 
+import logging
+import os
+import socket
 import time
 from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
+from uuid import uuid4
 
+from penstock.broker.arguments import Seconds, patience
+from penstock.errors import PenstockError
 from penstock.postgres.statements.group_calls import Claim, Sweep
+
+log = logging.getLogger("penstock")
 
 _TRAIL = 0.5
 _FRONT_EVERY = 5.0
@@ -94,3 +103,19 @@ class Sweeping:
             return False
         self._swept_to = sweep.swept_to or self._swept_to
         return sweep.woken + sweep.enrolled > 0
+
+
+def sweep_failed(error: PenstockError) -> None:
+    """Say that a sweep failed, which is nothing to its caller: the next one tries again."""
+    log.warning("a sweep failed, and is tried again: %s", error)
+
+
+def wait_for_each(idle_timeout: Seconds | None, wait: Seconds = 0.0, **options: Any) -> float:
+    """Return how long `consume` waits for each batch."""
+    least, idle = patience("wait", wait), patience("idle_timeout", idle_timeout)
+    return float("inf") if idle is None else max(least, idle)
+
+
+def make_consumer_id() -> str:
+    """Return a name under which operators find this process."""
+    return f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:6]}"

@@ -11,11 +11,13 @@ import os
 import socket
 import threading
 import time
+from types import TracebackType
 from typing import Any
 
 import psycopg
 
-from penstock.errors import TimedOut
+from penstock.errors import PenstockError, TimedOut, Unavailable
+from penstock.postgres.failures import translate
 
 _CANCEL_SECONDS = 1.0
 
@@ -92,8 +94,23 @@ class Watchdog:
             watch.connection.cancel_safe(timeout=_CANCEL_SECONDS)
 
 
+class AsyncWatchdog:
+    """Ends calls of an asynchronous client that pass their deadline: the event loop has a timer for each."""
+
+    def close(self) -> None:
+        """Do nothing: there is no thread to end."""
+
+    def watch(self, connection: psycopg.AsyncConnection[Any], seconds: float) -> "AsyncWatch":
+        """Let a call use the connection for so many seconds. Forget the watch when the call is over."""
+        return AsyncWatch(connection, seconds)
+
+    def forget(self, watch: "AsyncWatch") -> None:
+        """End no call any more."""
+        watch.forget()
+
+
 class AsyncWatch:
-    """The same for one call of an asynchronous client, whose loop is its own watchdog."""
+    """A call of an asynchronous client that is under way."""
 
     __slots__ = ("_connection", "_ending", "_loop", "_timer")
 
@@ -138,3 +155,38 @@ def timed_out(seconds: float) -> TimedOut:
         f"no answer within {seconds:g} s; whether the call took effect is unknown. Look at the server with "
         "`penstock doctor`, or raise PENSTOCK_TIMEOUT."
     )
+
+
+class Limited:
+    """Surrounds one call: it has a deadline, and what it raises says what to do.
+
+    A class, as every call makes one: the decorator would cost more than all the rest of it.
+    """
+
+    __slots__ = ("_connection", "_seconds", "_watch", "_watchdog")
+
+    def __init__(self, watchdog: Watchdog | AsyncWatchdog, connection: Any, seconds: float) -> None:
+        self._watchdog: Any = watchdog
+        self._connection = connection
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._watch = self._watchdog.watch(self._connection, self._seconds)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watchdog.forget(self._watch)
+        if error is not None:
+            self._raise_known(error)
+
+    def _raise_known(self, error: BaseException) -> None:
+        """Say it clearly when the call was ended, when the connection broke, and whatever the server answered."""
+        if isinstance(error, psycopg.Error) and self._watch.ended:
+            raise timed_out(self._seconds) from error
+        if isinstance(error, psycopg.OperationalError) and error.sqlstate is None and self._connection.broken:
+            raise Unavailable(
+                f"the connection broke during the call, and whether it took effect is unknown: {str(error).strip()}"
+            ) from error
+        if isinstance(error, Exception) and not isinstance(error, PenstockError) and (known := translate(error)):
+            raise known from error

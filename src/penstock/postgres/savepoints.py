@@ -267,7 +267,7 @@ def watch_psycopg(connection: Any, effects: Effects) -> Iterator[None]:
 
 
 @contextmanager
-def watch_async_psycopg(connection: Any, effects: Effects) -> Iterator[None]:
+def async_watch_psycopg(connection: Any, effects: Effects) -> Iterator[None]:
     """Mark before every statement of an asynchronous psycopg connection."""
     plain = connection.wait
 

@@ -94,7 +94,7 @@ async def async_transaction_on(connection: Any, effects: Effects) -> AsyncIterat
         case "psycopg" if hasattr(connection, "__aenter__"):
             async with _async_begun(connection.transaction, connection.autocommit and _idle(connection)):
                 await _async_begin(effects, lambda call: _psycopg(connection, call))
-                with savepoints.watch_async_psycopg(connection, effects):
+                with savepoints.async_watch_psycopg(connection, effects):
                     yield lambda call: _psycopg(connection, call)
         case "asyncpg":
             async with _async_begun(connection.transaction, not connection.is_in_transaction()):

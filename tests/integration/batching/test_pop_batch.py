@@ -354,7 +354,7 @@ def test_ranges_that_came_back_to_a_shared_group_are_pending(sql: Connection) ->
     push_some(sql, 3, "a")
     claim = must_pop(sql)
     assert not has_pending(sql, "a")
-    sql.execute("SELECT penstock.release_range(%s, %s, %s)", (claim.group_id, claim.partition_id, claim.lease_id))
+    sql.execute("SELECT penstock.release_claim(%s, %s, %s)", (claim.group_id, claim.partition_id, claim.lease_id))
     assert (has_pending(sql), has_pending(sql, "a"), has_pending(sql, "b")) == (True, True, False)
 
 

@@ -96,7 +96,7 @@ def renew(connection: Connection, claim: Claim) -> None:
 def release(connection: Connection, claim: Claim) -> bool:
     """Take a claim away from whoever holds it."""
     lease = claim.lease_id if claim.shared else None
-    return run(connection, group_calls.release(claim.group_id, claim.partition_id, lease, claim.shared))
+    return run(connection, group_calls.release(claim.group_id, claim.partition_id, lease))
 
 
 SETTLING: dict[str, Callable[[Claim], Call[Any]]] = {

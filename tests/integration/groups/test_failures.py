@@ -159,7 +159,7 @@ def test_of_a_range_that_failed_several_take_one_message_each(sql: Connection) -
     fail_at(sql, must_pop(sql), None)
     held = [must_pop(sql) for _ in range(3)]
     assert [seen(claim) for claim in held] == [([0], 2), ([1], 2), ([2], 2)]
-    run(sql, group_calls.release(held[1].group_id, held[1].partition_id, held[1].lease_id, True))
+    run(sql, group_calls.release(held[1].group_id, held[1].partition_id, held[1].lease_id))
     ack(sql, held[0])
     ack(sql, held[2])
     left = []
@@ -177,7 +177,7 @@ def test_a_claim_that_is_given_back_after_its_lease_ended_counts_as_an_attempt(s
     while claim := pop(sql):
         attempts.append(claim.attempt)
         pass_time(sql)
-        assert not run(sql, group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, claim.shared))
+        assert not run(sql, group_calls.release(claim.group_id, claim.partition_id, claim.lease_id))
         assert len(attempts) < 5
         sweep(sql)
     assert attempts == [1, 2]

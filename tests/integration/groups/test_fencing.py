@@ -33,20 +33,20 @@ from .steps import (
 
 # Where each way of settling checks the lease id and the deadline, by mode.
 LEASE_CHECKS = {
-    ("ordered", "ack"): ("ack_claims", "j.lease_id = u.lease_id AND "),
+    ("ordered", "ack"): ("ack_ordered", "j.lease_id = u.lease_id AND "),
     ("ordered", "nack"): ("live_claim", "found.lease_id = lease AND "),
-    ("ordered", "renew"): ("renew_claims", "j.lease_id = u.lease_id AND "),
-    ("shared", "ack"): ("ack_ranges", "AND c.lease_id = wanted.lease_id "),
-    ("shared", "nack"): ("nack_range", "AND c.lease_id = nack_range.lease_id "),
-    ("shared", "renew"): ("renew_ranges", " AND c.lease_id = u.lease_id"),
+    ("ordered", "renew"): ("renew_ordered", "j.lease_id = u.lease_id AND "),
+    ("shared", "ack"): ("ack_shared", "AND c.lease_id = wanted.lease_id "),
+    ("shared", "nack"): ("nack_shared", "AND c.lease_id = nack_shared.lease_id "),
+    ("shared", "renew"): ("renew_shared", " AND c.lease_id = u.lease_id"),
 }
 DEADLINE_CHECKS = {
-    ("ordered", "ack"): ("ack_claims", " AND j.due_at > clock_timestamp()"),
+    ("ordered", "ack"): ("ack_ordered", " AND j.due_at > clock_timestamp()"),
     ("ordered", "nack"): ("live_claim", " AND found.due_at > clock_timestamp()"),
-    ("ordered", "renew"): ("renew_claims", " AND j.due_at > clock_timestamp()"),
-    ("shared", "ack"): ("ack_ranges", " AND c.due_at > clock_timestamp()"),
-    ("shared", "nack"): ("nack_range", " AND c.due_at > clock_timestamp()"),
-    ("shared", "renew"): ("renew_ranges", "          AND c.due_at > clock_timestamp()\n"),
+    ("ordered", "renew"): ("renew_ordered", " AND j.due_at > clock_timestamp()"),
+    ("shared", "ack"): ("ack_shared", " AND c.due_at > clock_timestamp()"),
+    ("shared", "nack"): ("nack_shared", " AND c.due_at > clock_timestamp()"),
+    ("shared", "renew"): ("renew_shared", "          AND c.due_at > clock_timestamp()\n"),
 }
 EVERY_WAY = pytest.mark.parametrize(("mode", "way"), sorted(LEASE_CHECKS))
 
@@ -168,8 +168,8 @@ def test_settling_waits_for_whoever_takes_the_claim_away_and_then_looks_again(
 
 NEWEST = "            ORDER BY j.version DESC\n            LIMIT 1\n        ) j\n"
 UNLOCKED = [
-    ("ack", "ack_claims", [("PERFORM penstock.lock_newest(group_ids, partition_ids);", "")]),
-    ("renew", "renew_claims", [("PERFORM penstock.lock_newest(group_ids, partition_ids);", "")]),
+    ("ack", "ack_ordered", [("PERFORM penstock.lock_newest(group_ids, partition_ids);", "")]),
+    ("renew", "renew_ordered", [("PERFORM penstock.lock_newest(group_ids, partition_ids);", "")]),
     ("nack", "live_claim", [("PERFORM penstock.lock_newest(ARRAY[target_group], ARRAY[target]);", "")]),
 ]
 
@@ -187,7 +187,7 @@ def test_without_a_new_look_after_the_lock_an_ack_goes_on_from_a_state_that_is_o
     sql = fresh.open(autocommit=True)
     mutate(
         sql,
-        "ack_claims",
+        "ack_ordered",
         ("PERFORM penstock.lock_newest(group_ids, partition_ids);", ""),
         (NEWEST, NEWEST.replace("LIMIT 1", "LIMIT 1 FOR UPDATE")),
     )
@@ -205,7 +205,7 @@ def third_after_a_renewal(connections: Connections, sql: Connection) -> str:
     assert acking.waits(sql)
     renewer.commit()
     assert acking.value() == [True]
-    call = group_calls.release(claim.group_id, claim.partition_id, None, False)
+    call = group_calls.release(claim.group_id, claim.partition_id, None)
     taking = start(operator, call)
     assert taking.waits(sql)
     holder.commit()

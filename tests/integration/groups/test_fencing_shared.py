@@ -34,7 +34,7 @@ BESIDE: dict[str, Callable[[Claim], Call[Any]]] = {
     "ack of the rest": lambda claim: group_calls.ack([claim], None),
     "renew": lambda claim: group_calls.renew([claim], None),
     "nack": lambda claim: group_calls.nack(claim, None, "oops", None, 0.0),
-    "release": lambda claim: group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, True),
+    "release": lambda claim: group_calls.release(claim.group_id, claim.partition_id, claim.lease_id),
 }
 LEFT = {
     "ack of another message": [0, 1, 2, 4, 5, 6, 8, 9],

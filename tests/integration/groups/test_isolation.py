@@ -143,7 +143,7 @@ def test_consuming_above_read_committed_is_refused_and_says_what_to_do(
         "ack": group_calls.ack([claim], None),
         "nack": group_calls.nack(claim, None, None, None, None),
         "renew": group_calls.renew([claim], None),
-        "release": group_calls.release(claim.group_id, claim.partition_id, claim.lease_id, claim.shared),
+        "release": group_calls.release(claim.group_id, claim.partition_id, claim.lease_id),
         "sweep": group_calls.sweep(),
         "seek": group_calls.seek("q", "g", None, "earliest", False, 0),
         "create_group": group_calls.create_group("q", "new", mode, "all", {}),

@@ -14,10 +14,8 @@ from .steps import MODES, create_group, must_pop, push_some
 NAN: Any = math.nan
 NONSENSE = ["infinity", "nan", "1e12", "-1"]
 SETTLE = {
-    ("ordered", "lease_time"): "SELECT penstock.renew_claims(ARRAY[%s], ARRAY[%s]::bigint[], ARRAY[%s]::uuid[], %s)",
-    ("shared", "lease_time"): "SELECT penstock.renew_ranges(ARRAY[%s], ARRAY[%s]::bigint[], ARRAY[%s]::uuid[], %s)",
-    ("ordered", "wait"): "SELECT penstock.nack_claim(%s, %s, %s, wait => %s)",
-    ("shared", "wait"): "SELECT penstock.nack_range(%s, %s, %s, wait => %s)",
+    "lease_time": "SELECT penstock.renew_claims(ARRAY[%s], ARRAY[%s]::bigint[], ARRAY[%s]::uuid[], %s)",
+    "wait": "SELECT penstock.nack_claim(%s, %s, %s, wait => %s)",
 }
 
 
@@ -37,7 +35,7 @@ def test_sql_refuses_it_by_its_name(sql: Connection, mode: str, given: str) -> N
     claim = must_pop(sql)
     for name in ("lease_time", "wait"):
         with pytest.raises(errors.InvalidParameterValue, match=name):
-            sql.execute(SETTLE[mode, name].encode(), (claim.group_id, claim.partition_id, claim.lease_id, given))
+            sql.execute(SETTLE[name].encode(), (claim.group_id, claim.partition_id, claim.lease_id, given))
 
 
 def test_a_client_refuses_it_by_its_name(client: Client) -> None:

@@ -139,9 +139,7 @@ class Session:
             "nack": lambda claim: group_calls.nack(claim, None, "oops", None, None),
             "nack at once": lambda claim: group_calls.nack(claim, claim.start, "oops", None, 0.0),
             "renew": lambda claim: group_calls.renew([claim], None),
-            "release": lambda claim: group_calls.release(
-                claim.group_id, claim.partition_id, claim.lease_id, claim.shared
-            ),
+            "release": lambda claim: group_calls.release(claim.group_id, claim.partition_id, claim.lease_id),
         }
 
 

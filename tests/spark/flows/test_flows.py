@@ -704,11 +704,11 @@ def test_a_second_supervisor_of_the_same_flow_is_refused_and_changes_nothing(pla
         assert plant.client.flows()[0].checkpoint == checkpoint
         # One that was taken for dead and is not hears of its successor, and stops.
         with psycopg.connect(plant.dsn, autocommit=True) as connection:
-            connection.execute("SELECT penstock.tell_flow('clean', 'elsewhere:1:a', 'running', take_over => true)")
+            connection.execute("SELECT penstock.heartbeat_flow('clean', 'elsewhere:1:a', 'running', take_over => true)")
         until(lambda: "clean: stopped, since elsewhere:1:a runs it now" in plant.said)
     assert plant.state("clean") == "running"
     with psycopg.connect(plant.dsn, autocommit=True) as connection:
-        connection.execute("SELECT penstock.tell_flow('clean', 'elsewhere:1:a', 'stopped')")
+        connection.execute("SELECT penstock.heartbeat_flow('clean', 'elsewhere:1:a', 'stopped')")
     plant.client.push("in", orders(11, 20), partition="p")
     assert plant.drain(clean()), plant.said
     assert plant.ids("out") == [*range(1, 10), *range(11, 20)]

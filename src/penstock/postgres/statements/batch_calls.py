@@ -24,20 +24,12 @@ _PUSH = (
 )
 # By the statement that is not in a hurry.
 _SETTLING = {
-    "SELECT penstock.ack_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[])": (
+    group_calls.ACK: (
         "SELECT penstock.ack_claims(CASE WHEN hurry <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
-        "%s::bigint[]) FROM set_config('penstock.lock_timeout', %s, true) AS hurry"
-    ),
-    "SELECT penstock.ack_ranges(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[])": (
-        "SELECT penstock.ack_ranges(CASE WHEN hurry <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
         "%s::bigint[], %s::bigint[]) FROM set_config('penstock.lock_timeout', %s, true) AS hurry"
     ),
-    "SELECT penstock.renew_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::float8)": (
+    group_calls.RENEW: (
         "SELECT penstock.renew_claims(CASE WHEN hurry <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
-        "%s::float8) FROM set_config('penstock.lock_timeout', %s, true) AS hurry"
-    ),
-    "SELECT penstock.renew_ranges(%s::integer[], %s::bigint[], %s::uuid[], %s::float8)": (
-        "SELECT penstock.renew_ranges(CASE WHEN hurry <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
         "%s::float8) FROM set_config('penstock.lock_timeout', %s, true) AS hurry"
     ),
 }

@@ -117,7 +117,7 @@ def flows() -> Call[list[FlowInfo]]:
     """Describe all flows."""
     return Call(
         "SELECT name, flow_type, state, since, paused, lag, warm, cold, oldest_since, rows_per_second, epoch, epoch_at,"
-        " dead_letters, failures, error, retry_at, sources, outputs, checkpoint, supervisor, told_at, late_rows"
+        " dead_letters, failures, error, retry_at, sources, outputs, checkpoint, supervisor, heartbeat_at, late_rows"
         " FROM penstock.list_flows()",
         (),
         lambda rows: [FlowInfo(*row) for row in rows],
@@ -182,7 +182,7 @@ def tell(name: str, teller: str, telling: Telling, *, take_over: bool = False) -
         return Told(*rows[0])
 
     return Call(
-        "SELECT * FROM penstock.tell_flow(%s::text, %s::text, %s::text, %s::integer, %s::text, %s::timestamptz, "
+        "SELECT * FROM penstock.heartbeat_flow(%s::text, %s::text, %s::text, %s::integer, %s::text, %s::timestamptz, "
         "%s::bigint, %s::double precision, late_rows => %s::bigint, take_over => %s::boolean)",
         (*names(name, what=("flow",)), teller, *telling, take_over),
         parse,

@@ -251,22 +251,16 @@ def claims_of(queue: str, rows: Sequence[Row]) -> list[Claim]:
     return list(claims.values())
 
 
+# By id, in groups of either mode: the engine looks at the group's mode itself.
+ACK = "SELECT penstock.ack_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[])"
+RENEW = "SELECT penstock.renew_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::float8)"
+
+
 def ack(claims: Sequence[Claim], up_to: int | None) -> Settling:
-    """Acknowledge claims of one group; raises LeaseLost for those whose lease is not live."""
-    if claims[0].shared:
-        return Settling(
-            "SELECT penstock.ack_ranges(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[])",
-            (
-                *_leases(claims),
-                [claim.start for claim in claims],
-                [claim.stop if up_to is None else up_to for claim in claims],
-            ),
-            lambda rows: _require(claims, rows[0][0]),
-            hot=True,
-        )
+    """Acknowledge claims; raises LeaseLost for those whose lease is not live."""
     return Settling(
-        "SELECT penstock.ack_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[])",
-        (*_leases(claims), [up_to] * len(claims)),
+        ACK,
+        (*_leases(claims), [None] * len(claims), [up_to] * len(claims)),
         lambda rows: _require(claims, rows[0][0]),
         hot=True,
     )
@@ -275,7 +269,7 @@ def ack(claims: Sequence[Claim], up_to: int | None) -> Settling:
 def ack_message(claim: Claim, offset: int) -> Settling:
     """Acknowledge one message of a shared claim."""
     return Settling(
-        "SELECT penstock.ack_ranges(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[])",
+        ACK,
         (*_leases([claim]), [offset], [offset + 1]),
         lambda rows: _require([claim], rows[0][0]),
         hot=True,
@@ -299,13 +293,6 @@ def nack(
 
     texts = [None if text is None else storable(text) for text in (error, reason, traceback)]
     arguments = (claim.group_id, claim.partition_id, claim.lease_id, offset, *texts[:2], delay_time(delay), texts[2])
-    if claim.shared:
-        return Call(
-            "SELECT penstock.nack_range(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8, "
-            "%s::text)",
-            arguments,
-            parse,
-        )
     return Call(
         "SELECT penstock.nack_claim(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8, "
         "%s::text)",
@@ -315,7 +302,7 @@ def nack(
 
 
 def renew(claims: Sequence[Claim], lease: Seconds | None) -> Settling:
-    """Give claims of one group a new deadline; raises LeaseLost for those whose lease is not live."""
+    """Give claims a new deadline; raises LeaseLost for those whose lease is not live."""
     lease = lease_time(lease)
 
     def parse(rows: Sequence[Row]) -> None:
@@ -324,29 +311,11 @@ def renew(claims: Sequence[Claim], lease: Seconds | None) -> Settling:
                 claim.lease_until = until
         _require(claims, [until is not None for until in rows[0][0]])
 
-    if claims[0].shared:
-        return Settling(
-            "SELECT penstock.renew_ranges(%s::integer[], %s::bigint[], %s::uuid[], %s::float8)",
-            (*_leases(claims), lease),
-            parse,
-            rest=1,
-        )
-    return Settling(
-        "SELECT penstock.renew_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::float8)",
-        (*_leases(claims), lease),
-        parse,
-        rest=1,
-    )
+    return Settling(RENEW, (*_leases(claims), lease), parse, rest=1)
 
 
-def release(group_id: int, partition_id: int, lease_id: UUID | None, shared: bool) -> Call[bool]:
+def release(group_id: int, partition_id: int, lease_id: UUID | None) -> Call[bool]:
     """Give a claim back without counting an attempt; without a lease id, take it from whoever holds it."""
-    if shared:
-        return Call(
-            "SELECT penstock.release_range(%s::integer, %s::bigint, %s::uuid)",
-            (group_id, partition_id, lease_id),
-            lambda rows: bool(rows[0][0]),
-        )
     return Call(
         "SELECT penstock.release_claim(%s::integer, %s::bigint, %s::uuid)",
         (group_id, partition_id, lease_id),

@@ -1,0 +1,1 @@
+"""`penstock bench latency`: from a push to a handler in another process, beside a bare LISTEN and NOTIFY."""

@@ -1,0 +1,164 @@
+"""What a pop returns: claimed messages, and how to settle them.
+
+A batch is settled once: acknowledged, failed or given back. As a context manager it does so by itself: ack on a clean
+exit, nack on an exception, and back without counting an attempt when the program itself is being stopped.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.broker.arguments import Seconds
+from penstock.broker.messages import StoredMessage
+from penstock.consuming.claimed import ClaimedMessages, and_then, outcome_of
+from penstock.consuming.failures import logged
+from penstock.consuming.outages import Outage
+from penstock.errors import LeaseLost, PenstockError
+from penstock.postgres.statements.calls import Call
+from penstock.postgres.statements.group_calls import Claim
+
+log = logging.getLogger("penstock.consumer")
+
+AsyncRun = Callable[[Call[Any]], Awaitable[Any]]
+# Sleeps, and says whether the consumer has been told to stop.
+AsyncSleep = Callable[[float], Awaitable[bool]]
+AsyncOnError = Callable[[Any, BaseException], Awaitable[object]]
+
+
+class AsyncBatch(ClaimedMessages):
+    """Claimed messages of one or more partitions, in order within each."""
+
+    def __init__(
+        self, queue: str, group: str, claims: list[Claim], run: AsyncRun, asked_at: float | None = None
+    ) -> None:
+        super().__init__(queue, group, claims, asked_at)
+        self._run = run
+        self._sleep: AsyncSleep | None = None
+        self._on_error: AsyncOnError | None = None
+
+    def settle_through_outages(self, sleep: AsyncSleep, on_error: AsyncOnError | None) -> None:
+        """Settle it through outages from now on, for as long as its lease lasts, as a loop does that must not end."""
+        self._sleep = sleep
+        self._on_error = on_error
+
+    async def _run_through_outages(self, call: Call[Any]) -> Any:
+        """Run a call; where the batch is one of a loop, through an outage."""
+        if self._sleep is None:
+            return await self._run(call)
+        outage, stopped = Outage(f"settle {self}"), False
+        while True:
+            try:
+                done = await self._run(call)
+            except LeaseLost:
+                raise
+            except PenstockError as error:
+                if stopped:
+                    raise
+                stopped = await self._sleep(self._pause(outage, error))
+            else:
+                outage.over()
+                return done
+
+    async def ack(self, up_to: int | None = None) -> None:
+        """Acknowledge everything, or all below an offset; raises LeaseLost when the lease is not live."""
+        await self.ack_through(self._run_through_outages, up_to)
+
+    async def ack_through(self, run: AsyncRun, up_to: int | None = None) -> None:
+        """Acknowledge through something else, a transaction: what it rolls back it calls unsettled again."""
+        call = self._ack(up_to)
+        if up_to is None:
+            with self.settling():
+                await run(call)
+        else:
+            await run(call)
+            self._done_to(up_to)
+
+    async def ack_message(self, message: StoredMessage) -> None:
+        """Acknowledge one message of a shared group."""
+        await self._run_through_outages(self._ack_message(message))
+        self._done([message])
+
+    async def nack(
+        self,
+        offset: int | None = None,
+        *,
+        reason: str | None = None,
+        delay: Seconds | None = None,
+        error: str | BaseException | None = None,
+    ) -> list[str]:
+        """Say that it failed, at `offset` if that is known: all before it is done.
+
+        It is delivered again after the backoff, or `delay` seconds; the message that exhausts its attempts becomes a
+        dead letter. `error` is a text or an exception, whose traceback the dead letter keeps. Returns 'retry' or 'dead
+        letter' for each partition.
+        """
+        return await self._settle(self._nack(offset, reason, delay, error))
+
+    async def nack_message(self, message: StoredMessage, error: BaseException) -> str:
+        """Say that one message failed: those before it are done, and later partitions are given back.
+
+        Returns 'retry' or 'dead letter'.
+        """
+        return outcome_of(await self._settle(self._nack_message(message, error)))
+
+    async def renew(self, lease: Seconds | None = None) -> None:
+        """Extend the lease from now, by `lease` seconds or the group's lease time."""
+        await self._run(self._renew(lease))
+
+    async def release(self, done: int = 0) -> None:
+        """Give the messages back: they are delivered again at once, and no attempt is counted.
+
+        The first `done` of them are acknowledged instead.
+        """
+        await self._settle(self._release_after(done))
+
+    async def _settle(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Run one call per claim; a lease that is lost does not keep the others from theirs."""
+        results: list[Any] = []
+        lost: LeaseLost | None = None
+        with self.settling():
+            for call in calls:
+                try:
+                    results.append(await self._run_through_outages(call))
+                except LeaseLost as error:
+                    lost = error
+            if lost is not None:
+                raise lost
+        return results
+
+    async def __aenter__(self) -> Self:
+        self._enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_left_alone():
+            return
+        try:
+            if error is None:
+                await self.ack()
+            elif isinstance(error, Exception):
+                await self._call_hook(error)
+                outcomes = await self.nack(error=error)
+                log.warning("%s failed; %s", self, and_then(outcomes[0]), exc_info=logged(error))
+            else:
+                # The program's end is nobody's failure.
+                await self.release()
+        except LeaseLost as lost:
+            # It must not hide the error, nor end a loop that goes on through everything else.
+            if error is None and self._sleep is None:
+                raise
+            log.warning("%s", lost)
+        except BaseException:
+            # A failure that could not be recorded must count, which giving back would not.
+            self.abandoned = error is not None
+            raise
+
+    async def _call_hook(self, error: BaseException) -> None:
+        if self._on_error is not None:
+            try:
+                await self._on_error(self, error)
+            except Exception:
+                log.exception("on_error failed for %s", self)

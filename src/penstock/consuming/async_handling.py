@@ -1,0 +1,105 @@
+"""What a worker does with a batch: it calls the handler for each message, and settles the batch by what came of it."""
+
+import asyncio
+import logging
+
+# sync only: import time
+from collections.abc import Awaitable, Callable
+
+from penstock.broker.messages import StoredMessage
+from penstock.consuming.async_batch import AsyncBatch
+from penstock.consuming.claimed import and_then
+from penstock.consuming.failures import logged, name_of
+from penstock.consuming.handlers import AsyncHook, ends_process
+from penstock.consuming.tasks import Worker, finished, is_cancelled
+from penstock.errors import LeaseLost
+
+log = logging.getLogger("penstock.consumer")
+
+
+class AsyncHandling:
+    """Handles and settles batches, for all workers of one `process`."""
+
+    def __init__(self, on_error: AsyncHook | None, stop: asyncio.Event) -> None:
+        self._on_error = on_error
+        self._stop = stop
+
+    async def handle(self, worker: Worker, batch: AsyncBatch) -> bool:
+        """Call the handler for each message of a batch and settle it; say whether to go on."""
+        worker.begin(batch)
+        is_stopped = self._stop.is_set
+        # sync only: # Called for each message: what can be done once is done here.
+        # sync only: handler, lock, clock = worker.handler, worker.lock, time.monotonic
+        # sync only: function, finish, timed = handler.function, handler.finish, handler.timeout is not None
+        for index, message in enumerate(batch.messages):
+            if is_stopped():
+                if not worker.end():
+                    return False
+                worker.handled += index
+                await self.give_back(batch, index)
+                return True
+            try:
+                await worker.handler(message)  # async only
+                # sync only: if (result := function(message)) is not None:
+                # sync only:     finish(result)
+            except BaseException as error:
+                if not worker.end():
+                    log.warning(
+                        "the handler of %s failed after its time was up", name_of(message), exc_info=logged(error)
+                    )
+                    return False
+                worker.handled += index
+                if ends_process(error, is_cancelled()):
+                    await self.give_back(batch, index)
+                    raise
+                await self.fail(batch, message, error)
+                return True
+            left_behind = not worker.did()  # async only
+            # sync only: with lock:
+            # sync only:     worker.done = index + 1
+            # sync only:     if timed:
+            # sync only:         worker.began = clock()
+            # sync only:     left_behind = worker.left_behind
+            if left_behind:
+                log.warning("the handler of %s ended after its time was up", name_of(message))
+                return False
+        if not worker.end():
+            return False
+        worker.handled += len(batch.messages)
+        await self._settle(batch, batch.ack)
+        return True
+
+    async def fail(self, batch: AsyncBatch, message: StoredMessage, error: BaseException) -> None:
+        """Record that a message failed. Where that cannot be done its lease runs out, which counts, too."""
+        if self._on_error is not None:
+            try:
+                await self._on_error(message, error)
+            except BaseException as failed:
+                if ends_process(failed, is_cancelled()):
+                    raise
+                log.error("on_error failed for %s", name_of(message), exc_info=logged(failed))
+        then = "and that could not be recorded: it comes again when its lease ends"
+        try:
+            then = and_then(await self._settle(batch, lambda: batch.nack_message(message, error)))
+        finally:
+            log.warning("%s failed at attempt %d; %s", name_of(message), message.attempt, then, exc_info=logged(error))
+
+    async def give_back(self, batch: AsyncBatch, done: int) -> None:
+        """Give back a batch but for the first messages, which are done."""
+        await self._settle(batch, lambda: batch.release(done))
+
+    async def _settle(self, batch: AsyncBatch, settle: Callable[[], Awaitable[str | None]]) -> str | None:
+        try:
+            return await finished(settle())  # async only
+            # sync only: return settle()
+        except asyncio.CancelledError:  # async only
+            batch.abandoned = True
+            raise
+        except LeaseLost as lost:
+            log.warning("%s", lost)
+        except Exception:
+            batch.abandoned = True
+            if not self._stop.is_set():
+                raise
+            log.warning("%s could not be settled; its messages come again when its lease ends", batch, exc_info=True)
+        return None

@@ -1,0 +1,141 @@
+"""What a synchronous consumer does with threads and timers. `tasks` has the same names for an asynchronous one."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock import forks
+from penstock.broker.arguments import Seconds
+from penstock.consuming.batch import Batch
+from penstock.consuming.handlers import Handler
+from penstock.consuming.renewing import first_pause, renew
+from penstock.consuming.renewing import pause as pause_between
+
+# How often somebody who waits in a thread looks whether to stop.
+_STOP_LATENCY = 0.1
+
+
+def pause(stop: threading.Event | None, seconds: float) -> bool:
+    """Sleep until somebody says stop, or for so many seconds; say whether to stop."""
+    # Not by waiting for the event: a signal handler that sets it could find its lock taken by this very thread.
+    until = time.monotonic() + seconds
+    while not (stopped := stop is not None and stop.is_set()) and (left := until - time.monotonic()) > 0:
+        time.sleep(left if stop is None else min(left, _STOP_LATENCY))
+    return stopped
+
+
+def is_cancelled() -> bool:
+    """Say that this thread is not cancelled: no thread can be."""
+    return False
+
+
+class Signal:
+    """Wakes whoever waits, from any thread."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.give = self._event.set
+
+    def wait(self, seconds: float, stop: threading.Event | None) -> None:
+        """Wait for the signal, or for so many seconds, or for a moment where somebody may say stop."""
+        most = float("inf") if stop is None else _STOP_LATENCY
+        self._event.wait(min(max(seconds, 0.0), most, threading.TIMEOUT_MAX))
+        self._event.clear()
+
+
+class Renewals:
+    """Renews batches while they are in work. One daemon thread for all, started when first used."""
+
+    def __init__(self) -> None:
+        self._begin()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process: what the parent has, the parent renews."""
+        self._changed = threading.Condition()
+        self._due: dict[Batch, float] = {}
+        self._leases: dict[Batch, Seconds | None] = {}
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def keep(self, batch: Batch, lease: Seconds | None) -> Iterator[None]:
+        """Renew a batch until the body is done."""
+        with self._changed:
+            self._leases[batch] = lease
+            self._due[batch] = time.monotonic() + first_pause(batch, lease)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="penstock-renewals", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._due.pop(batch, None)
+                self._leases.pop(batch, None)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                due = {batch: self._leases[batch] for batch, moment in self._due.items() if moment <= now}
+                if not due:
+                    next_due = min(self._due.values(), default=now + 3600)
+                    self._changed.wait(next_due - now)
+                    continue
+                for batch, lease in due.items():
+                    self._due[batch] = now + pause_between(batch, lease)
+            for batch, lease in due.items():
+                self._renewed(batch, renew(batch, lease))
+
+    def _renewed(self, batch: Batch, wait: float | None) -> None:
+        with self._changed:
+            # It may be settled by now.
+            if batch in self._due:
+                if wait is None:
+                    del self._due[batch]
+                else:
+                    self._due[batch] = time.monotonic() + wait
+
+
+class Worker:
+    """One thread, and what it is at."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.handled = 0
+        # Held for whatever decides who settles the batch. `Handling` uses these as they are, for each message.
+        self.lock = threading.Lock()
+        self.done = 0
+        self.began = 0.0
+        self.left_behind = False
+        self._batch: Batch | None = None
+
+    def begin(self, batch: Batch) -> None:
+        """Begin to handle a batch."""
+        with self.lock:
+            self._batch = batch
+            self.done = 0
+            self.began = time.monotonic()
+
+    def end(self) -> bool:
+        """Handle no more of the batch; say whether it is ours to settle."""
+        with self.lock:
+            self._batch = None
+            return not self.left_behind
+
+    def late_at(self, patience: float) -> float | None:
+        """Return when its handler has used up its time; None while none is called."""
+        with self.lock:
+            return None if self._batch is None else self.began + patience
+
+    def take_from(self, began_before: float) -> tuple[Batch, int] | None:
+        """Take its batch away, and how many messages of it are done, if its handler was called before a moment."""
+        with self.lock:
+            if self._batch is None or self.left_behind or self.began > began_before:
+                return None
+            self.left_behind = True
+            # Its own loop neither renews it nor gives it back.
+            self._batch.abandoned = True
+            return self._batch, self.done

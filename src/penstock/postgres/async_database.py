@@ -1,0 +1,239 @@
+"""Runs calls on a pool of connections: the one place that opens them.
+
+Connections that died while they lay in the pool are noticed before they are used, so a restart of the database costs
+a reconnect and not an error. A connection that breaks during a call is another matter: the call is tried again only if
+running it twice does no harm.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+import psycopg
+import psycopg_pool
+
+from penstock import forks
+from penstock.broker.retries import Attempts
+from penstock.errors import PenstockError, Retryable, Unavailable
+from penstock.postgres import pools
+from penstock.postgres.address import Address, open_address, redact
+from penstock.postgres.deadlines import AsyncWatchdog, Limited
+from penstock.postgres.pools import AsyncPool
+from penstock.postgres.statements.calls import Call
+from penstock.postgres.wire import AsyncConnection
+from penstock.settings import Settings
+
+log = logging.getLogger("penstock.database")
+
+T = TypeVar("T")
+# How long to wait for the pool before looking whether an embedded server has to be started again.
+_PATIENCE = 2.0
+
+
+class AsyncDatabase:
+    """A pool of connections to one address. A process that is forked from this one has its own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._address: Address | None = None
+        self._closed = False
+        # All connections that live, those of pools that were closed too.
+        self._opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
+        self._pool: AsyncPool | None = None
+        self._begin()
+        forks.renew_in_children(self._begin)
+        # sync only: self.open()
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process; the pool is opened when it is first needed."""
+        for connection in list(self._opened):
+            forks.let_go(connection)
+        self._opened.clear()
+        # Its tasks are those of a loop that does not run here; collected, each of them would complain.
+        self._left_behind = self._pool  # async only
+        self._watchdog = AsyncWatchdog()
+        self._changing = asyncio.Lock()
+        self._lent: set[psycopg.AsyncConnection[Any]] = set()
+        self._pool = None
+
+    @property
+    def address(self) -> Address:
+        """The address in use, once there is one."""
+        if self._address is None:
+            raise PenstockError("the client is not open yet; use `async with`, or call open() first")
+        return self._address
+
+    @property
+    def opened(self) -> bool:
+        """Whether there is an address."""
+        return self._address is not None
+
+    async def open(self) -> None:
+        """Find the database and see that it is ready. Calls do this by themselves."""
+        await self._open_pool()
+
+    async def run(self, call: Call[T], within: float | None = None) -> T:
+        """Run one call in a transaction of its own; a connection is waited for `within` seconds at most."""
+        began = time.monotonic()
+        attempts: Attempts | None = None
+        while True:
+            sent = False
+            try:
+                pool, connection = await self._take(within)
+                sent = True
+                try:
+                    return call.parse(await self.execute(connection, call))
+                finally:
+                    await self._give_back(pool, connection)
+            except (Unavailable, Retryable) as error:
+                level = logging.WARNING if attempts is None else logging.DEBUG
+                attempts = attempts or Attempts(began, self.settings.timeout, call.repeatable, call.stamped)
+                pause = attempts.pause(error, sent)
+                log.log(level, "%s. The call is tried again", error)
+                await asyncio.sleep(pause)
+
+    async def execute(self, connection: psycopg.AsyncConnection[Any], call: Call[Any]) -> list[Any]:
+        """Run one call on a connection, in whatever transaction that is in."""
+        with self._limited(connection):
+            if call.hot and isinstance(connection, AsyncConnection) and connection.wire.fits:
+                async with connection.lock:
+                    return await connection.wait(connection.wire.run(call.sql, call.parameters))
+            cursor = await connection.execute(call.sql.encode(), call.parameters, binary=True)
+            return await cursor.fetchall()
+
+    @asynccontextmanager
+    async def transaction(self, connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
+        """Make the body one transaction. Beginning and ending it are calls too, with a deadline each."""
+        block = connection.transaction()
+        with self._limited(connection):
+            await block.__aenter__()
+        try:
+            yield
+        except BaseException as error:
+            with self._limited(connection):
+                handled = await block.__aexit__(type(error), error, error.__traceback__)
+            if not handled:
+                raise
+        else:
+            with self._limited(connection):
+                await block.__aexit__(None, None, None)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Lend a connection."""
+        pool, connection = await self._take()
+        try:
+            yield connection
+        finally:
+            await self._give_back(pool, connection)
+
+    async def close(self) -> None:
+        """Close all connections and let go of an embedded server."""
+        self._closed = True
+        if self._pool is not None:
+            await self._pool.close()
+        self._watchdog.close()
+        if self._address is not None:
+            self._address.close()
+
+    def _limited(self, connection: psycopg.AsyncConnection[Any]) -> Limited:
+        return Limited(self._watchdog, connection, self.settings.timeout)
+
+    async def _take(self, within: float | None = None) -> tuple[AsyncPool, psycopg.AsyncConnection[Any]]:
+        patience = self.settings.connect_timeout if within is None else min(self.settings.connect_timeout, within)
+        deadline = time.monotonic() + patience
+        while True:
+            pool = self._pool
+            if pool is None or self._closed:
+                pool = await self._open_pool()
+                deadline = time.monotonic() + patience
+            left = deadline - time.monotonic()
+            try:
+                connection = await pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
+            except psycopg_pool.PoolClosed:
+                if pool is self._pool:
+                    raise pools.closed() from None
+            except psycopg_pool.PoolTimeout:
+                await self._reopen(pool)
+                if left <= _PATIENCE and (pool is self._pool or left <= 0):
+                    raise await self._why_not() or pools.came_back() from None
+            else:
+                self._lent.add(connection)
+                return pool, connection
+
+    async def _give_back(self, pool: AsyncPool, connection: psycopg.AsyncConnection[Any]) -> None:
+        if connection not in self._lent:
+            # Lent before a fork: it is the parent's.
+            return
+        self._lent.discard(connection)
+        # A pool that was closed meanwhile has closed its connections.
+        with contextlib.suppress(psycopg_pool.PoolClosed):
+            await pool.putconn(connection)
+
+    async def _open_pool(self) -> AsyncPool:
+        async with self._changing:
+            if self._closed:
+                raise pools.closed()
+            if self._address is None:
+                # It may start a server and migrate, which takes a while.
+                self._address = await asyncio.to_thread(open_address, self.settings)
+            if self._pool is None:
+                self._pool = await self._new_pool()
+            return self._pool
+
+    async def _reopen(self, old: AsyncPool) -> None:
+        """Start an embedded server that is gone and follow it to a new address, or find a server that is back.
+
+        A pool that could not connect waits ever longer before it tries again. So we try, too, one of us at a time.
+        """
+        if self._changing.locked():  # async only
+            return
+        await self._changing.acquire()  # async only
+        # sync only: if not self._changing.acquire(blocking=False):
+        # sync only:     return
+        try:
+            if self._pool is not old:
+                return
+            moved = await asyncio.to_thread(self.address.ensure)
+            if moved or (await self._why_not() is None and not old.get_stats().get("pool_available")):
+                log.warning("connecting anew to %s", redact(self.address.dsn))
+                self._pool = await self._new_pool()
+                await old.close(timeout=0)
+        finally:
+            self._changing.release()
+
+    async def _why_not(self) -> PenstockError | None:
+        """Say why there is no connection to be had; None when there is no reason any more."""
+        if len(self._lent) >= self.settings.pool_size:
+            return pools.exhausted(self.settings)
+        try:
+            connection = await asyncio.to_thread(self.address.connect)
+            connection.close()
+        except PenstockError as error:
+            return error
+        return None
+
+    async def _new_pool(self) -> AsyncPool:
+        pool = AsyncPool(
+            self.address.dsn,
+            connection_class=AsyncConnection,
+            kwargs=self.address.connect_options(),
+            configure=self._note,  # async only
+            # sync only: configure=self._opened.add,
+            check=pools.async_refuse_stale,
+            open=False,
+            **pools.pool_options(self.settings),
+        )
+        await pool.open()
+        # A call that comes before the first connection has it open a second one, and the two then take turns for ever.
+        with contextlib.suppress(psycopg_pool.PoolTimeout):
+            await pool.wait(_PATIENCE)
+        return pool
+
+    async def _note(self, connection: psycopg.AsyncConnection[Any]) -> None:  # async only
+        self._opened.add(connection)
