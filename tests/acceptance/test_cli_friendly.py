@@ -114,7 +114,7 @@ def test_completion_is_silent_where_there_is_no_database(penstock: CommandLine) 
 
 
 def test_a_pop_of_a_queue_that_does_not_exist_asks_for_create(penstock: CommandLine, client: Client) -> None:
-    assert "--create makes it" in penstock("pop", "ordres", code=3).stderr
+    assert "--create creates it" in penstock("pop", "ordres", code=3).stderr
     assert client.queues() == []
     penstock("pop", "ordres", "--create")
     assert [queue.name for queue in client.queues()] == ["ordres"]
@@ -126,7 +126,7 @@ def test_a_database_can_be_told_to_make_nothing_on_first_use(penstock: CommandLi
     assert "makes none on first use" in penstock("push", "ordres", "x", code=3).stderr
     said = penstock("pop", "ordres", code=3).stderr
     assert "--create" not in said
-    assert "`penstock create ordres` makes it: this database makes none on first use" in said
+    assert "`penstock create ordres` creates it (create_on_first_use is off)" in said
     assert "makes none on first use" in penstock("pop", "ordres", "--create", code=3).stderr
     penstock("database", "--create-on-first-use", "on")
     penstock("push", "orders", "x")

@@ -1,4 +1,4 @@
-"""Flows: run those of a file, list their status, pause and resume them."""
+"""Flows: run the flows of a file, list all flows and their status, pause and resume them."""
 
 import importlib.util
 import signal
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, epilog, json_option
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, epilog, json_option, spark_conf, spark_options
 
 if TYPE_CHECKING:
     from penstock.pipeline.flow import Flow
@@ -38,14 +39,15 @@ _FAILED = 1
     is_flag=True,
     help="Process the messages that are there, then exit; flows run in the order of their queues.",
 )
-@click.option("--flow", "names", multiple=True, metavar="NAME", help="Run only this flow; may be repeated.")
-@click.option("--master", metavar="MASTER", help="Run on this Spark master, such as spark://host:7077; default: local.")
-@click.option("--remote", metavar="URL", help="Run on this Spark Connect server, such as sc://host:15002.")
+@click.option("--flow", "names", multiple=True, metavar="NAME", help="Run this flow only; may be repeated.")
 @click.option("--checkpoints", metavar="PATH", help="Store new checkpoints here: a folder, or file:, s3a:, hdfs:.")
 @click.option(
-    "--reset", multiple=True, metavar="NAME", help="Start this flow with a new checkpoint at its current position."
+    "--reset",
+    multiple=True,
+    metavar="NAME",
+    help="Start this flow with a new checkpoint at its current position; may be repeated.",
 )
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Set a Spark setting; may be repeated.")
+@spark_options
 @click.pass_context
 def run(
     context: click.Context,
@@ -60,28 +62,26 @@ def run(
 ) -> None:
     """Run the flows of a Python file.
 
-    All flows are checked before any starts, and every problem is reported with its line. Each flow is a query of its
-    own: one that fails is restarted with backoff and does not affect the others. Ctrl-C stops all of them, also in the
-    middle of an epoch: what was not published is read again next time. Exits with 1 when a flow has failed for good.
+    Checks all flows before it starts any, and reports problems with their line. Each flow is a separate query: if one
+    fails it is restarted with backoff, and the others go on. Ctrl-C stops all flows, also in the middle of an epoch:
+    what was not published is read again next time. Exits with 1 if a flow has failed permanently.
     """
     from penstock.errors import MissingExtra
 
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtra("spark", "Running flows")
-    if master and remote:
-        raise click.UsageError("give --master or --remote, not both")
     with _Signals() as signals:
         settings = context.ensure_object(Given).settings()
+        options = spark_conf(master, remote, conf)
         flows = _load(file, names)
 
         from penstock.pipeline import sessions
         from penstock.pipeline.supervisor import Supervisor
 
-        said = dict(setting.partition("=")[::2] for setting in conf)
         supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
         supervisor.require_free()
         signals.stop_with(supervisor.end)
-        with sessions.opened(settings, master, remote, said) as spark, _live() as show:
+        with sessions.opened(settings, master, remote, options) as spark, _live() as show:
             signals.begin()
             ran_well = supervisor.run(spark, show)
         if not ran_well:
@@ -148,7 +148,7 @@ class _Signals:
 
 @contextmanager
 def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
-    """Show the status of the flows on a terminal while they run."""
+    """Show the status of running flows on a terminal."""
     if not output.is_terminal():
         yield None
         return
@@ -176,12 +176,12 @@ def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
 @json_option
 @click.pass_context
 def flows(context: click.Context, as_json: bool) -> None:
-    """List flows and their status; pause, resume or forget one.
+    """List flows and their status.
 
     Prints name, type, state (starting, running, backing off, failed, paused, stopped, finished, or lost when its
-    supervisor sends no heartbeat), lag, how much of that is warm (admitted to an epoch that is not published) and cold,
-    rows per second, the last epoch and when it was seen, dead letters, rows that came too late for the watermark and
-    were dropped by Spark, and the last error.
+    supervisor sends no heartbeat), lag, the warm part of the lag (admitted to an epoch that is not published) and the
+    cold part, rows per second, the last epoch and its time, dead letters, late rows that Spark dropped, and the last
+    error.
     """
     if context.invoked_subcommand is not None:
         return
@@ -195,10 +195,10 @@ def flows(context: click.Context, as_json: bool) -> None:
 @click.argument("flow")
 @click.pass_obj
 def pause(given: Given, flow: str) -> None:
-    """Pause a flow, wherever it runs; it stays paused until it is resumed."""
+    """Pause a flow until it is resumed."""
     with given.client() as client:
         client.pause_flow(flow)
-    click.echo(f"flow {flow} pauses")
+    click.echo(f"paused flow {flow}")
 
 
 @flows.command(cls=Command, examples=("penstock flows resume clean-orders",))
@@ -208,17 +208,20 @@ def resume(given: Given, flow: str) -> None:
     """Resume a paused flow."""
     with given.client() as client:
         client.resume_flow(flow)
-    click.echo(f"flow {flow} goes on")
+    click.echo(f"resumed flow {flow}")
 
 
 @flows.command(cls=Command, examples=("penstock flows forget clean-orders",))
 @click.argument("flow")
 @click.pass_obj
 def forget(given: Given, flow: str) -> None:
-    """Remove a flow that no longer runs from the list; its queues, groups and dead letters stay."""
+    """Remove a flow that no longer runs from the list.
+
+    Its queues, groups and dead letters stay.
+    """
     with given.client() as client:
         client.forget_flow(flow)
-    click.echo(f"flow {flow} is forgotten")
+    click.echo(f"removed flow {flow} from the list")
 
 
 @flows.command(cls=Command, examples=("penstock flows actions", "penstock flows actions clean-orders --json"))
@@ -226,10 +229,10 @@ def forget(given: Given, flow: str) -> None:
 @json_option
 @click.pass_obj
 def actions(given: Given, flow: str | None, as_json: bool) -> None:
-    """List the registry: the actions of a flow, or of all.
+    """List the actions of a flow, or of all flows.
 
-    Prints flow, type, action, action class, the plugin (distribution:version) that brings the class, and how many
-    messages it has still to do: warm (admitted to an epoch that is not published) and cold.
+    Prints flow, type, action, action class, the plugin (distribution:version) that provides the class, and how many
+    messages are left: warm (admitted to an epoch that is not published) and cold.
     """
     import msgspec
 

@@ -1,4 +1,4 @@
-"""The checks of `penstock doctor` that look at groups: who is stuck, what nobody sweeps, what is dead."""
+"""Checks of consumer groups and flows: work that nobody takes, timers that do not fire, dead letters."""
 
 import time
 from datetime import datetime, timedelta
@@ -15,43 +15,48 @@ Finding = tuple[Literal["ok", "info", "warn", "fail"], str] | tuple[Literal["ok"
 T = TypeVar("T")
 
 _STUCK = timedelta(minutes=10)
-# A consumer that works at a backlog takes something within this time.
+# A busy consumer takes a claim within this time.
 _SECOND_LOOK = 1.0
-# Whoever consumes or maintains has swept by then.
+# Any consumer or maintenance process sweeps within this time.
 _UNSWEPT = timedelta(seconds=10)
 _ABANDONED = timedelta(hours=1)
-# A sweep takes seconds, and commits at once.
+# A sweep takes seconds and then commits.
 _SWEEP_HELD = timedelta(seconds=60)
 _FEW = 5
+_DENIED: Finding = (
+    "info",
+    "permission denied (needs the consumer or admin role)",
+    "run `penstock doctor` as a consumer or an admin",
+)
 _TIMERS = {
     "journal": "the timer",
-    "claim": "a range",
+    "claim": "a claim",
     "doorbell": "a wake-up",
-    "enrolment": "the enrolment",
+    "enrolment": "enrolment",
     "scheduled": "a scheduled push",
-    "sweep": "the sweep as a whole",
-    "maintenance": "the maintenance",
+    "sweep": "the whole sweep",
+    "maintenance": "maintenance",
 }
 
 
 def stuck_groups(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
-    """Look for groups with old work that nobody takes."""
+    """Check for groups whose ready work no consumer takes."""
     if (unseen := _unseen(connection)) is not None:
         return unseen
     suspects = _stuck(connection)
     if suspects:
-        # Between two claims a busy consumer holds none; but then the group is not the same a moment later.
+        # A busy consumer holds no claim between two pops, but then the group has changed a moment later.
         time.sleep(_SECOND_LOOK)
         later = _stuck(connection)
         suspects = {name: info for name, info in later.items() if _same(info, suspects.get(name))}
     if not suspects:
         return "ok", "none"
     found = [f"{_name(info)} since {_when(info.oldest_since)}, lag {info.lag}" for info in suspects.values()]
-    return "warn", _listed(found), "nobody pops there: start a consumer, or `penstock group delete` what is not needed"
+    return "warn", _listed(found), "no consumer is running: start one, or delete the group with `penstock group delete`"
 
 
 def expired_claims(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
-    """Look for claims whose lease ended long ago."""
+    """Check for claims whose lease expired long ago."""
     if (unseen := _unseen(connection)) is not None:
         return unseen
     now = _now(connection)
@@ -62,12 +67,12 @@ def expired_claims(connection: psycopg.Connection[Any], embedded: bool) -> Findi
     return (
         "warn",
         f"{_listed(found)}, the first since {_when(left[0].expires_at)}",
-        "neither a consumer nor a sweeper is running: start one, or run `penstock maintain` or `penstock up`",
+        "no process fires timers: start a consumer, or run `penstock maintain` or `penstock up`",
     )
 
 
 def overdue_messages(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
-    """Look for scheduled messages that should have been published long ago."""
+    """Check for scheduled messages that should have been published long ago."""
     if (unseen := _unseen(connection)) is not None:
         return unseen
     first = _ask(connection, option_calls.scheduled(None, None, None, 1))
@@ -76,33 +81,33 @@ def overdue_messages(connection: psycopg.Connection[Any], embedded: bool) -> Fin
     return (
         "warn",
         f"scheduled for partition {first[0].partition} of queue {first[0].queue}, due since {_when(first[0].due_at)}",
-        "neither a consumer nor a sweeper is running: start one, or run `penstock maintain` or `penstock up`",
+        "no process fires timers: start a consumer, or run `penstock maintain` or `penstock up`",
     )
 
 
 def failing_timers(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
-    """Look for timers that fail: what they are about stands still."""
+    """Check for timers that fail; their partitions make no progress."""
     if (unseen := _unseen(connection)) is not None:
         return unseen
     failing = _ask(connection, group_calls.failing_timers())
     if not failing:
         return "ok", "none"
     found = [
-        f"{_timer(timer)} since {_when(timer.since)}, {timer.failures} times, next try {_when(timer.retry_at)}:"
+        f"{_timer(timer)} since {_when(timer.since)}, {timer.failures} failures, next retry {_when(timer.retry_at)}:"
         f" {timer.error} ({timer.sqlstate})"
         for timer in failing
     ]
     return (
         "fail",
         _listed(found),
-        "others go on; remove the cause, and the next try clears it (penstock.failing_timers)",
+        "other timers still fire; fix the cause, and the next retry clears it (see penstock.failing_timers)",
     )
 
 
 def held_sweep(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
-    """Look for a transaction that has swept and was left open: until it ends, nobody else can serve timers."""
+    """Check for an open transaction that holds the sweep lock; until it ends, no timer fires."""
     if migrate.inspect(connection).schema_version is None:
-        return "ok", "none: there is no schema yet"
+        return "ok", "none: the schema is not installed"
     holders = connection.execute(
         "SELECT a.pid, a.usename, x.gid, coalesce(a.xact_start, x.prepared)"
         " FROM pg_catalog.pg_locks l"
@@ -114,19 +119,19 @@ def held_sweep(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
         (_SWEEP_HELD,),
     ).fetchall()
     if not holders:
-        return "ok", "no transaction keeps others from sweeping"
+        return "ok", "no transaction holds the sweep lock"
     [(pid, user, prepared, since), *_] = holders
     who = f"pid {pid} of {user}" if prepared is None else f"the prepared transaction {prepared}"
     how = f"pg_terminate_backend({pid})" if prepared is None else f"ROLLBACK PREPARED '{prepared}'"
     return (
         "fail",
-        f"no timer is served: {who} holds the lock of the sweep, in a transaction that is open since {_when(since)}",
-        f"commit it or end it with {how}; sweep in a transaction of its own",
+        f"no timer fires: {who} holds the sweep lock in a transaction open since {_when(since)}",
+        f"commit it, or end it with {how}; sweep in a separate transaction",
     )
 
 
 def dead_letters(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
-    """Look for dead letters."""
+    """Check for dead letters."""
     if (unseen := _unseen(connection)) is not None:
         return unseen
     some = [info for info in _ask(connection, group_calls.groups(None)) if info.dead_letters]
@@ -137,25 +142,25 @@ def dead_letters(connection: psycopg.Connection[Any], embedded: bool) -> Finding
 
 
 def abandoned_stages(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
-    """Look for what Spark jobs staged and nobody published."""
+    """Check for stages that Spark jobs wrote and did not publish."""
     if migrate.inspect(connection).schema_version is None:
-        return "ok", "none: there is no schema yet"
+        return "ok", "none: the schema is not installed"
     [(allowed,)] = connection.execute("SELECT has_function_privilege('penstock.list_stages()', 'EXECUTE')").fetchall()
     if not allowed:
-        return "info", "not for this user's eyes", "an admin can look"
+        return "info", "permission denied (needs the admin role)", "run `penstock doctor` as an admin"
     stages = _ask(connection, stage_calls.stages())
     if not stages:
         return "ok", "none"
     old = [stage for stage in stages if stage.last_written < _now(connection) - _ABANDONED]
     found = f"{len(stages)} with {sum(stage.messages for stage in stages)} messages"
     if not old:
-        return "info", f"{found}, of jobs that are at work"
+        return "info", f"{found}, of running jobs"
     named = f"{found}, {len(old)} not written to for {_ABANDONED}, the first of {old[0].writer}"
-    return "warn", named, "left by Spark jobs that were killed; `penstock maintain` removes them after a day"
+    return "warn", named, "left by killed Spark jobs; `penstock maintain` removes them after a day"
 
 
 def flows(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
-    """Look for flows that nobody runs any more, and for those that failed."""
+    """Check for flows that are lost or failed."""
     if (unseen := _unseen(connection)) is not None:
         return unseen
     known = _ask(connection, flow_calls.flows())
@@ -163,7 +168,7 @@ def flows(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     if not bad:
         return "ok", "none" if not known else f"{len(known)}, none lost or failed"
     found = [f"{flow.name} is {flow.state}{f' since {_when(flow.since)}' if flow.since else ''}" for flow in bad]
-    return "fail", _listed(found), "run them again with `penstock run`; `penstock flows` says more"
+    return "fail", _listed(found), "restart them with `penstock run`; see `penstock flows`"
 
 
 def _stuck(connection: psycopg.Connection[Any]) -> dict[tuple[str, str], GroupInfo]:
@@ -171,7 +176,7 @@ def _stuck(connection: psycopg.Connection[Any]) -> dict[tuple[str, str], GroupIn
     return {
         (info.queue, info.name): info
         for info in _ask(connection, group_calls.groups(None))
-        # What only waits for a delay or a retry is not stuck.
+        # Work that waits for a delay or a retry is not stuck.
         if (info.ready or info.enrolling) and not info.claimed and info.oldest_since and info.oldest_since < limit
     }
 
@@ -181,15 +186,15 @@ def _same(info: GroupInfo, before: GroupInfo | None) -> bool:
 
 
 def _unseen(connection: psycopg.Connection[Any]) -> Finding | None:
-    """Say why there is nothing to look at, if so."""
+    """Return why groups cannot be checked, or None if they can."""
     if migrate.inspect(connection).schema_version is None:
-        return "ok", "none: there is no schema yet"
+        return "ok", "none: the schema is not installed"
     [(allowed,)] = connection.execute(
         "SELECT has_function_privilege('penstock.list_groups(text)', 'EXECUTE')"
         " AND has_function_privilege('penstock.list_claims(text, text)', 'EXECUTE')"
         " AND has_function_privilege('penstock.list_failing_timers()', 'EXECUTE')"
     ).fetchall()
-    return None if allowed else ("info", "not for this user's eyes", "a consumer or an admin can look")
+    return None if allowed else _DENIED
 
 
 def _ask(connection: psycopg.Connection[Any], call: Call[T]) -> T:

@@ -1,7 +1,7 @@
-"""A shell command for one message: how people without Python handle messages.
+"""Run a shell command for one message: `pop --exec`.
 
-The command gets the value on standard input, nothing where it is null, and the rest in its environment. It runs in a
-process group of its own, so that whatever it started ends with it when this process is interrupted.
+The command gets the value on standard input (nothing for a null value) and the rest in its environment. It runs in its
+own process group, so that whatever it started ends with it when penstock is interrupted.
 """
 
 import os
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.broker.messages import StoredMessage
 
-# How long a command may take to end when it is asked to.
-_FAREWELL = 5.0
+# Seconds between SIGTERM and SIGKILL.
+_STOP_TIMEOUT = 5.0
 
 
 def run(command: str, group: str, message: "StoredMessage") -> int:
-    """Run a command for a message; returns its exit code, as a shell reports it."""
+    """Run a command for a message and return its exit code, as a shell reports it."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", command], stdin=subprocess.PIPE, env=_environment(group, message), process_group=0
     )
     try:
-        # A command that does not read all of the value may do so.
+        # A command need not read its whole input.
         process.communicate(message.value)
     except BaseException:
-        _end(process)
+        _stop(process)
         raise
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
@@ -46,13 +46,13 @@ def _environment(group: str, message: "StoredMessage") -> dict[str, str]:
     return {**inherited, **{f"PENSTOCK_{name}": text for name, text in known.items() if text is not None}}
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a command and all that it started."""
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """Stop a command and everything it started."""
     try:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_FAREWELL)
+            process.wait(_STOP_TIMEOUT)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

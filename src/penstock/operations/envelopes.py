@@ -1,9 +1,9 @@
-"""A message as one line of JSON, the same for `read --json`, `pop --json` and `push --format envelope`.
+"""Envelopes: a message as one line of JSON, as `read --json` prints and `push --format envelope` reads it.
 
-A value that is JSON is in `value`, as it was written: numbers keep their digits, objects their order. Any other text is
-in `value_text`, and what is not UTF-8 is in `value_base64`. A `value` of null is a null value; the text null, which is
-JSON too, is in `value_text`. So a line says what the value was, and what was read can be pushed again. Only white space
-around a JSON value is lost, and line breaks within become spaces.
+A JSON value is in `value` as it was written: numbers keep their digits, objects their order. Other text is in
+`value_text`, and what is not UTF-8 in `value_base64`. `"value": null` is a null value; the four bytes `null`, which are
+JSON too, are in `value_text`. So an envelope can be pushed again without loss, except that white space around a JSON
+value is dropped and line breaks in it become spaces.
 """
 
 from datetime import datetime
@@ -23,7 +23,7 @@ _NULL = b"null"
 
 
 class Envelope(msgspec.Struct):
-    """A stored message, as it is printed; one that a group delivers has its attempt, and one that is held its lease."""
+    """A stored message; with its attempt if a group delivered it, and its lease if it is still held."""
 
     queue: str
     partition: str
@@ -40,8 +40,8 @@ class Envelope(msgspec.Struct):
     value_base64: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
-class Letter(msgspec.Struct):
-    """What of an envelope can be pushed; the rest is not looked at."""
+class PushedEnvelope(msgspec.Struct):
+    """The fields of an envelope that a push uses; others are ignored."""
 
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     value_text: str | msgspec.UnsetType = msgspec.UNSET
@@ -52,7 +52,7 @@ class Letter(msgspec.Struct):
     dedupe_id: str | None = None
 
     def content(self) -> bytes | None:
-        """Return the bytes of the value, or None where it is null."""
+        """Return the bytes of the value, or None for a null value."""
         match self.value, self.value_text, self.value_base64:
             case (msgspec.Raw() as raw, msgspec.UNSET, msgspec.UNSET):
                 return None if bytes(raw) == _NULL else bytes(raw)
@@ -61,16 +61,16 @@ class Letter(msgspec.Struct):
             case (msgspec.UNSET, msgspec.UNSET, bytes() as content):
                 return content
             case _:
-                raise InvalidInput("it must have one of value, value_text and value_base64")
+                raise InvalidInput("an envelope needs exactly one of value, value_text and value_base64")
 
 
 _encoder = msgspec.json.Encoder()
-_letters = msgspec.json.Decoder(Letter)
+_decoder = msgspec.json.Decoder(PushedEnvelope)
 _any_json = msgspec.json.Decoder(msgspec.Raw)
 
 
 def write(message: StoredMessage, held: "Claim | None" = None) -> bytes:
-    """Return a message as a line, with the lease under which it is held."""
+    """Return a message as a line; with the lease of the claim that holds it, if given."""
     envelope = Envelope(
         message.queue,
         message.partition,
@@ -89,7 +89,7 @@ def write(message: StoredMessage, held: "Claim | None" = None) -> bytes:
 
 
 def value_of(content: bytes | None) -> dict[str, Any]:
-    """Return a value under the name that says what it was: value, value_text or value_base64."""
+    """Return a value under the field for its kind: value, value_text or value_base64."""
     if content is None:
         return {"value": msgspec.Raw(_NULL)}
     try:
@@ -104,23 +104,23 @@ def value_of(content: bytes | None) -> dict[str, Any]:
 
 
 def text_of(content: bytes | None) -> str:
-    """Return a value as people read it; a null value, as Kafka's tools do, as `null`."""
+    """Return a value as readable text; a null value is `null`, as in Kafka's tools."""
     return "null" if content is None else content.decode(errors="replace")
 
 
 def read(line: bytes) -> Message:
-    """Return the message that a line stands for."""
+    """Return the message that an envelope describes."""
     try:
-        letter = _letters.decode(line)
-        return Message(letter.content(), letter.key, letter.headers, letter.partition, letter.dedupe_id)
+        found = _decoder.decode(line)
+        return Message(found.content(), found.key, found.headers, found.partition, found.dedupe_id)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise InvalidInput(f"it is not an envelope: {error}") from None
+        raise InvalidInput(f"not an envelope: {error}") from None
 
 
 def require_json(line: bytes) -> Message:
-    """Return a message of a line that must be JSON; it is stored as it is written."""
+    """Return a message whose value is this line, which must be JSON."""
     try:
         line.decode()
         return Message(bytes(_any_json.decode(line)))
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        raise InvalidInput(f"it is not JSON: {error}") from None
+        raise InvalidInput(f"not JSON: {error}") from None

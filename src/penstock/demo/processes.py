@@ -1,4 +1,4 @@
-"""The consumers of the demo as seen from here: real processes, none of which is left behind."""
+"""The consumer processes of the demo: started, killed and stopped, and none is left behind."""
 
 import os
 import subprocess
@@ -13,56 +13,56 @@ import msgspec
 from penstock.demo.worker import Report
 from penstock.errors import PenstockError
 
-_FAREWELL = 10.0
+_STOP_TIMEOUT = 10.0
 
 
-class Member:
+class Consumer:
     """One consumer process, and what it has reported."""
 
     def __init__(self, dsn: str, queue: str, group: str, *flags: str) -> None:
         self.group = group
         self.reports: list[Report] = []
         self._expected = False
-        # The process must find this very penstock; and the password is nobody's business who lists processes.
+        # The process must import this very penstock, and a list of processes must not show the password.
         environment = {**os.environ, "PENSTOCK_URL": dsn, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "penstock.demo.worker", queue, group, *flags],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            # Ctrl-C is for us, who then end it.
+            # Ctrl-C must reach this process only, which then stops the others.
             process_group=0,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def kill(self) -> None:
-        """End it as the kernel does when memory runs out: it can do nothing about it."""
+        """Kill it with SIGKILL, as the kernel does when memory runs out."""
         self._expected = True
         self.process.kill()
         self._finish()
 
-    def dismiss(self) -> None:
-        """Ask it to end."""
+    def stop(self) -> None:
+        """Ask it to stop."""
         self._expected = True
         if self.process.stdin is not None:
             with suppress(BrokenPipeError):
                 self.process.stdin.close()
 
     def end(self) -> None:
-        """See to it that it has ended."""
-        self.dismiss()
+        """Stop it, and wait until it has ended."""
+        self.stop()
         try:
-            self.process.wait(_FAREWELL)
+            self.process.wait(_STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.process.kill()
         self._finish()
 
     def require_alive(self) -> None:
-        """Say so when it has ended, and should not have."""
+        """Raise if it has ended unexpectedly."""
         if not self._expected and self.process.poll() is not None:
             raise PenstockError(
-                f"a consumer of the demo ended by itself, with exit code {self.process.returncode}; it says why above"
+                f"a consumer of the demo exited unexpectedly with code {self.process.returncode}; see its output above"
             )
 
     def _read(self) -> None:
@@ -78,34 +78,34 @@ class Member:
             self.process.stdout.close()
 
 
-class Crew:
+class Processes:
     """All consumer processes; they end with the block, however it ends."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self.members: list[Member] = []
+        self.consumers: list[Consumer] = []
 
-    def hire(self, queue: str, group: str, *flags: str) -> Member:
+    def start(self, queue: str, group: str, *flags: str) -> Consumer:
         """Start a consumer."""
-        member = Member(self._dsn, queue, group, *flags)
-        self.members.append(member)
-        return member
+        consumer = Consumer(self._dsn, queue, group, *flags)
+        self.consumers.append(consumer)
+        return consumer
 
     def require_alive(self) -> None:
-        """Say so when one has ended that should not have."""
-        for member in self.members:
-            member.require_alive()
+        """Raise if one has ended unexpectedly."""
+        for consumer in self.consumers:
+            consumer.require_alive()
 
-    def dismiss(self) -> None:
-        """End all of them, and wait for their last words."""
-        for member in self.members:
-            member.dismiss()
-        for member in self.members:
-            member.end()
+    def stop(self) -> None:
+        """Stop all of them, and wait for their last reports."""
+        for consumer in self.consumers:
+            consumer.stop()
+        for consumer in self.consumers:
+            consumer.end()
 
     def reports(self, group: str) -> list[Report]:
         """Return what the consumers of a group have reported, in the order in which it happened."""
-        reports = [report for member in self.members if member.group == group for report in member.reports]
+        reports = [report for consumer in self.consumers if consumer.group == group for report in consumer.reports]
         return sorted(reports, key=lambda report: report.at)
 
     def __enter__(self) -> Self:
@@ -115,6 +115,6 @@ class Crew:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            for member in self.members:
-                member.process.kill()
-        self.dismiss()
+            for consumer in self.consumers:
+                consumer.process.kill()
+        self.stop()
