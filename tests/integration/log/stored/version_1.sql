@@ -1491,7 +1491,7 @@ $$;
 
 -- penstock.list_flows()
 --
--- The flows there are, and how each fares. Of what it has still to do, warm is admitted to an epoch that is not
+-- The flows there are, and their status. Of what it has still to do, warm is admitted to an epoch that is not
 -- published yet, and cold is the rest: both by subtraction.
 --
 -- Returns: a row per flow, by name. The state is lost where a supervisor has not been heard of for 15 seconds, and
@@ -1903,13 +1903,15 @@ $$;
 -- penstock.ack_claims(group_ids, partition_ids, lease_ids, starts, stops)
 --
 -- Acknowledges any number of claims, of groups of either mode. A claim of which nothing is left ends; the rest of any other
--- stays under its lease. A lease that has expired or is not the claim's own changes nothing.
+-- stays under its lease. In an ordered group the partition of a claim that ends joins the end of the ready list. A lease
+-- that has expired or is not the claim's own changes nothing.
 --
 -- Parameters: parallel arrays, one entry per range that is done; starts - its first offset, null for the beginning of the
 -- claim; stops - the offset after its last, null for the end of the claim. In an ordered group all below `stop` is
 -- done, and `start` is ignored.
 -- Returns: for each entry, in the order given, whether it was acknowledged.
--- Calls: require_read_committed, use_lock_timeout, ack_ordered, ack_shared. Tables: consumer_groups (read).
+-- Calls: require_read_committed, use_lock_timeout, ack_shared, ack_mixed, lock_newest, newest_state, newest_segment.
+-- Tables: consumer_groups, partitions (read), journal, ready (insert).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.ack_claims(
     group_ids     integer[],
@@ -1928,9 +1930,7 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
 DECLARE
-    part    record;
-    answers boolean[];
-    acked   boolean[];
+    acked boolean[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM penstock.require_read_committed('ack');
@@ -1938,43 +1938,62 @@ BEGIN
     IF current_setting('penstock.lock_timeout', true) <> '' THEN
         PERFORM penstock.use_lock_timeout();
     END IF;
-    IF NOT EXISTS (
+    IF EXISTS (
         SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = ANY (group_ids) AND g.mode = 'shared'
     ) THEN
-        RETURN penstock.ack_ordered(group_ids, partition_ids, lease_ids, stops);
-    END IF;
-    IF cardinality(group_ids) = 1 OR NOT EXISTS (
-        SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = ANY (group_ids) AND g.mode <> 'shared'
-    ) THEN
-        RETURN penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops);
-    END IF;
-    -- Ordered groups first: all callers take the locks in the same order.
-    FOR part IN
-        SELECT
-            coalesce(g.mode = 'shared', false) AS shared,
-            array_agg(u.position ORDER BY u.position) AS positions,
-            array_agg(u.group_id ORDER BY u.position) AS group_ids,
-            array_agg(u.partition_id ORDER BY u.position) AS partition_ids,
-            array_agg(u.lease_id ORDER BY u.position) AS lease_ids,
-            array_agg(u.start ORDER BY u.position) AS starts,
-            array_agg(u.stop ORDER BY u.position) AS stops
-        FROM unnest(group_ids, partition_ids, lease_ids, starts, stops) WITH ORDINALITY
-            u (group_id, partition_id, lease_id, start, stop, position)
-        LEFT JOIN penstock.consumer_groups g ON g.group_id = u.group_id
-        GROUP BY 1
-        ORDER BY 1
-    LOOP
-        IF part.shared THEN
-            answers := penstock.ack_shared(
-                part.group_ids, part.partition_ids, part.lease_ids, part.starts, part.stops
-            );
-        ELSE
-            answers := penstock.ack_ordered(part.group_ids, part.partition_ids, part.lease_ids, part.stops);
+        IF cardinality(group_ids) = 1 THEN
+            RETURN penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops);
         END IF;
-        FOR i IN 1 .. cardinality(answers) LOOP
-            acked[part.positions[i]] := answers[i];
-        END LOOP;
-    END LOOP;
+        RETURN penstock.ack_mixed(group_ids, partition_ids, lease_ids, starts, stops);
+    END IF;
+    -- Not in a function of its own, as ack_shared is: this is the hot path, and a call costs some microseconds.
+    PERFORM penstock.lock_newest(group_ids, partition_ids);
+    -- A new statement, hence a new snapshot: whoever held the lock before us may have ended the claim.
+    WITH ending AS MATERIALIZED (
+        SELECT
+            u.position, p.priority, s.head_offset, j.*,
+            coalesce(u.stop, j.claimed_to) AS done_to,
+            coalesce(u.stop, j.claimed_to) = j.claimed_to AS whole,
+            -- With nothing left the ready list entry would only lead to an empty look: park it at once.
+            CASE WHEN coalesce(u.stop, j.claimed_to) < j.claimed_to THEN 'c'
+                 WHEN s.head_offset > j.claimed_to THEN 'r'
+                 ELSE 'p' END AS next_state,
+            nextval('penstock.ready_seq') AS seq
+        FROM unnest(group_ids, partition_ids, lease_ids, stops) WITH ORDINALITY
+            u (group_id, partition_id, lease_id, stop, position)
+        CROSS JOIN LATERAL penstock.newest_state(u.group_id, u.partition_id) j
+        JOIN penstock.partitions p ON p.partition_id = j.partition_id
+        CROSS JOIN LATERAL penstock.newest_segment(j.partition_id) s
+        WHERE j.state = 'c' AND j.lease_id = u.lease_id AND j.due_at > clock_timestamp()
+          AND coalesce(u.stop, j.claimed_to) BETWEEN j.committed AND j.claimed_to
+    ), appended AS (
+        INSERT INTO penstock.journal (
+            group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
+            ready_seq, due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
+        )
+        SELECT
+            e.group_id, e.partition_id, e.version + 1, e.next_state::"char", e.done_to, e.claimed_to, e.skipped,
+            CASE WHEN e.done_to = e.committed THEN e.attempt
+                 WHEN NOT e.whole THEN e.attempt
+                 WHEN e.narrow_to > e.done_to THEN e.narrow_attempt ELSE 0 END,
+            CASE WHEN e.narrow_to > e.done_to THEN e.narrow_attempt ELSE 0 END,
+            CASE WHEN e.narrow_to > e.done_to THEN e.narrow_to END,
+            CASE WHEN e.next_state = 'r' THEN e.seq END,
+            CASE e.next_state WHEN 'c' THEN e.due_at WHEN 'p' THEN clock_timestamp() + interval '50 milliseconds' END,
+            CASE WHEN e.next_state = 'c' THEN e.lease_id END,
+            CASE WHEN e.next_state = 'c' THEN e.consumer END,
+            CASE WHEN e.next_state = 'c' THEN coalesce(e.claimed_at, e.at) END,
+            clock_timestamp(),
+            CASE WHEN e.done_to = e.committed THEN e.first_error END,
+            CASE WHEN e.done_to = e.committed THEN e.last_error END
+        FROM ending e
+    ), lined AS (
+        INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
+        SELECT e.group_id, e.priority, e.seq, e.partition_id FROM ending e WHERE e.next_state = 'r'
+    )
+    SELECT array_agg(e.position IS NOT NULL ORDER BY n) INTO acked
+    FROM generate_series(1, cardinality(lease_ids)) n
+    LEFT JOIN ending e ON e.position = n;
     RETURN acked;
 END
 $$;
@@ -2206,8 +2225,8 @@ $$;
 -- does not exist has everything before it, so the answer is true; a queue that does not exist has nothing.
 --
 -- Parameters: partition_name - null or '*' for any; lows - as in pop_claims.
--- Returns: whether something is in line.
--- Calls: nothing. Tables: queues, consumer_groups, partitions, journal, ready (read).
+-- Returns: whether something is in the ready list.
+-- Calls: newest_state. Tables: queues, consumer_groups, partitions, ready (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.has_pending_messages(
     queue_name text, partition_name text DEFAULT NULL, consumer_group text DEFAULT 'default', lows bigint[] DEFAULT NULL
@@ -2251,12 +2270,7 @@ BEGIN
     RETURN EXISTS (
         SELECT 1
         FROM penstock.partitions p
-        CROSS JOIN LATERAL (
-            SELECT j.state FROM penstock.journal j
-            WHERE j.group_id = reader.group_id AND j.partition_id = p.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j
+        CROSS JOIN LATERAL penstock.newest_state(reader.group_id, p.partition_id) j
         WHERE p.queue_id = reader.queue_id AND p.name = partition_name
           AND (j.state = 'r' OR EXISTS (
               -- Ranges of a shared group, beside the frontier.
@@ -2699,15 +2713,15 @@ $$;
 --                     consumer, auto_ack, lows, passing)
 --
 -- Claims partitions that have messages for a group and returns the messages, still packed: the form that the clients
--- use. Queue and group come into being on first use. It takes partitions from the front of the line, so the one
+-- use. Queue and group come into being on first use. It takes partitions from the front of the ready list, so the one
 -- that waited longest comes first; it never locks a partition and never waits. With nothing to give it writes nothing.
 --
 -- Parameters: partition_name - null for any; max_messages and max_bytes - of each partition; lease_time - seconds,
 -- null for the group's or the queue's; consumer - a name for operators; auto_ack - count as done what is handed out
--- (at most once); lows - for each of the queue's priorities, where in line to begin: a client that has just taken a
+-- (at most once); lows - for each of the queue's priorities, where in the ready list to begin: a client that has just taken a
 -- place looks no further back, until it does so again every few seconds. Null begins at the front; passing - ids of
 -- partitions to leave alone.
--- Returns: for each claim one row per slice. `claimed_from` is where the claim begins, `line_seq` which place in line
+-- Returns: for each claim one row per slice. `claimed_from` is where the claim begins, `line_seq` which ready list entry
 -- it had, `line_level` which of the priorities, `shared` the group's mode.
 -- Calls: require_read_committed, ensure_group, claim_named, claim_partition, claim_range.
 -- Tables: queues, consumer_groups (read), ready (delete).
@@ -2842,7 +2856,7 @@ $$;
 --                           lease_times, consumers, auto_acks, lows, max_total)
 --
 -- Answers many pops in one call: the form in which the clients send pops that come at the same time. Requests that
--- name a partition go first. Then those of one group that take any partition share one walk along the line: the first
+-- name a partition go first. Then those of one group that take any partition share one walk along the ready list: the first
 -- of them gets the partition that waited longest, the second the next one. In an ordered group they leave alone what
 -- others of the batch name, and of several that name the same partition one wins. In a shared group the same partition
 -- may serve several, with ranges that do not overlap. Groups do not see one another.
@@ -3334,7 +3348,7 @@ $$;
 --
 -- Changes a partition, creating it on first use.
 --
--- Parameters: priority - higher is served first; null keeps it. It holds from the next time in line.
+-- Parameters: priority - higher is served first; null keeps it. It holds from the next entry in the ready list on.
 -- Returns: nothing.
 -- Calls: ensure_partitions, find_partition. Tables: queues, partitions (update).
 -- Granted to: admin.
@@ -4100,14 +4114,14 @@ $$;
 -- penstock.resync(after_partition, max_partitions)
 --
 -- Repairs readiness, after a restore or logical replication that did not run penstock's functions: every partition with
--- work is put in line, every place in line that no journal knows is removed, and those at a priority at which nobody looks
+-- work is put in the ready list, every ready list entry that no journal knows is removed, and those at a priority at which nobody looks
 -- are moved to their partition's. Harmless at any time, under load too, and
 -- as often as you like. Call it again with the returned position until that is null.
 --
 -- Parameters: after_partition - where the last call ended; max_partitions - how many to visit.
 -- Returns: what was repaired, and where to go on.
--- Calls: partition_span, append_state, wake_partitions, require_read_committed. Tables: consumer_groups, partitions
--- (lock), queues (update), journal, scheduled (read), ready (update, delete).
+-- Calls: partition_span, append_state, wake_partitions, require_read_committed, newest_state. Tables: consumer_groups,
+-- partitions (lock), queues (update), journal, scheduled (read), ready (update, delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.resync(after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000)
 RETURNS TABLE (visited bigint, repaired bigint, busy bigint, next_partition bigint)
@@ -4176,10 +4190,7 @@ BEGIN
         WHERE y.ctid = ANY (ARRAY(
             SELECT y.ctid FROM penstock.ready y
             WHERE y.lo IS NULL AND y.seq IS DISTINCT FROM (
-                SELECT j.ready_seq FROM penstock.journal j
-                WHERE j.group_id = y.group_id AND j.partition_id = y.partition_id
-                ORDER BY j.version DESC
-                LIMIT 1
+                SELECT j.ready_seq FROM penstock.newest_state(y.group_id, y.partition_id) j
             )
             FOR UPDATE SKIP LOCKED
         ));
@@ -4209,10 +4220,7 @@ BEGIN
             SELECT g.group_id, g.subscription, g.enrolled_to FROM penstock.consumer_groups g
             WHERE g.queue_id = place.queue_id AND (place.lane_of IS NULL OR place.lane_of = g.group_id)
         LOOP
-            SELECT j.* INTO newest FROM penstock.journal j
-            WHERE j.group_id = reader.group_id AND j.partition_id = place.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1;
+            SELECT j.* INTO newest FROM penstock.newest_state(reader.group_id, place.partition_id) j;
             IF newest.version IS NULL THEN
                 IF span.head_offset > span.floor_offset AND reader.subscription <> 'new' AND reader.enrolled_to IS NULL THEN
                     PERFORM penstock.wake_partitions(ARRAY[place.partition_id], ARRAY[span.head_offset], reader.group_id);
@@ -4401,18 +4409,18 @@ AS $$
       AND NOT EXISTS (SELECT 1 FROM newest n WHERE n.group_id = g.group_id AND n.partition_id = s.partition_id)
       AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
     UNION ALL
-    SELECT 'ready_without_place', count(*), 'ready, and not in line' FROM newest n
+    SELECT 'ready_without_place', count(*), 'ready, and not in the ready list' FROM newest n
     WHERE n.state = 'r' AND NOT EXISTS (
         SELECT 1 FROM penstock.ready y WHERE y.group_id = n.group_id AND y.seq = n.ready_seq
     )
     UNION ALL
-    SELECT 'places_of_nobody', count(*), 'a place in line that no journal knows' FROM penstock.ready y
+    SELECT 'places_of_nobody', count(*), 'a ready list entry that no journal knows' FROM penstock.ready y
     WHERE y.lo IS NULL AND NOT EXISTS (
         SELECT 1 FROM newest n
         WHERE n.group_id = y.group_id AND n.partition_id = y.partition_id AND n.state = 'r' AND n.ready_seq = y.seq
     )
     UNION ALL
-    SELECT 'places_at_unknown_priority', count(*), 'a place in line at a priority that its queue does not know'
+    SELECT 'places_at_unknown_priority', count(*), 'a ready list entry at a priority that its queue does not know'
     FROM penstock.ready y
     JOIN penstock.consumer_groups g ON g.group_id = y.group_id
     JOIN penstock.queues q ON q.queue_id = g.queue_id
@@ -4726,8 +4734,8 @@ $$;
 -- Parameters: one entry of those of push_segments; producer and sequence as there.
 -- Returns: where the segment went and the time its messages got.
 -- Calls: ensure_partitions, require_packed, compresses, pushed_before, offset_limit, refuse_full, wake_partitions,
--- push_segments, queue_lock_class, int32_at, packed_bytes. Tables: queues, consumer_groups (read), partitions (lock),
--- segments, producers (insert).
+-- push_segments, queue_lock_class, int32_at, packed_bytes, newest_segment. Tables: queues, consumer_groups (read),
+-- partitions (lock), segments, producers (insert).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.push_segment(
     queue_name     text,
@@ -4801,12 +4809,9 @@ BEGIN
     END IF;
 
     -- New statements, hence new snapshots: under the locks they see every push, every segment and every group there is.
-    SELECT newest.base_offset + newest.count, greatest(clock_timestamp(), newest.created_at)
+    SELECT newest.head_offset, greatest(clock_timestamp(), newest.created_at)
     INTO first_offset, created_at
-    FROM penstock.segments newest
-    WHERE newest.partition_id = target.partition_id
-    ORDER BY newest.base_offset DESC
-    LIMIT 1;
+    FROM penstock.newest_segment(target.partition_id) newest;
     IF NOT FOUND THEN
         first_offset := 0;
         created_at := clock_timestamp();
@@ -5255,8 +5260,8 @@ $$;
 -- snapshots that it keeps, or null; takes_over - whether it starts, and the group shall follow it from now on.
 -- Returns: how many positions moved, and how many partitions were busy; raises object_not_in_prerequisite_state when
 -- another reader has taken the group over.
--- Calls: require_read_committed, ensure_reader, partition_span, find_queue. Tables: consumer_groups (update), flows
--- (read), partitions (lock), journal, ready (insert, delete), queues (read).
+-- Calls: require_read_committed, ensure_reader, partition_span, find_queue, newest_state. Tables: consumer_groups
+-- (update), flows (read), partitions (lock), journal, ready (insert, delete), queues (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.advance_reader(
     queue_name text, group_name text, partition_ids bigint[], offsets bigint[],
@@ -5318,13 +5323,7 @@ BEGIN
             SELECT p.priority FROM penstock.partitions p WHERE p.partition_id = w.partition_id LIMIT 1
         ) p
         CROSS JOIN LATERAL penstock.partition_span(w.partition_id) s
-        LEFT JOIN LATERAL (
-            SELECT j.version, j.committed, j.skipped, j.ready_seq
-            FROM penstock.journal j
-            WHERE j.group_id = reader AND j.partition_id = w.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j ON true
+        LEFT JOIN LATERAL penstock.newest_state(reader, w.partition_id) j ON true
         WHERE j.version IS NULL OR least(w.position, s.head_offset) > j.committed
            OR exact AND least(w.position, s.head_offset) < j.committed
     ), left_line AS (
@@ -5885,7 +5884,7 @@ $$;
 --
 -- Parameters: queue_names - queues; one that has no such group has no rows; group_name.
 -- Returns: one row of parallel arrays: partition ids and positions.
--- Calls: nothing. Tables: queues, consumer_groups, partitions, journal (read).
+-- Calls: newest_state. Tables: queues, consumer_groups, partitions (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.reader_positions(queue_names text[], group_name text)
 RETURNS TABLE (partition_ids bigint[], positions bigint[])
@@ -5898,12 +5897,7 @@ AS $$
     FROM penstock.queues q
     JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id AND g.name = group_name
     JOIN penstock.partitions p ON p.queue_id = q.queue_id AND (p.lane_of IS NULL OR p.lane_of = g.group_id)
-    CROSS JOIN LATERAL (
-        SELECT j.committed FROM penstock.journal j
-        WHERE j.group_id = g.group_id AND j.partition_id = p.partition_id
-        ORDER BY j.version DESC
-        LIMIT 1
-    ) j
+    CROSS JOIN LATERAL penstock.newest_state(g.group_id, p.partition_id) j
     WHERE q.name = ANY (queue_names)
 $$;
 
@@ -6017,7 +6011,7 @@ $$;
 -- must match; with_floors - whether the floors are wanted too; reader - a group whose private lanes are wanted too;
 -- skip_missing - whether a queue that does not exist has no partitions, instead of being an error.
 -- Returns: one row of parallel arrays: partition ids, floors (0 where not wanted), heads.
--- Calls: find_queue, partition_span. Tables: queues, consumer_groups, partitions, segments (read).
+-- Calls: find_queue, partition_span, newest_segment. Tables: queues, consumer_groups, partitions (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.source_heads(
     queue_names text[], queue_pattern text DEFAULT NULL, with_floors boolean DEFAULT false, reader text DEFAULT NULL,
@@ -6050,15 +6044,10 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT array_agg(p.partition_id), array_agg(0::bigint), array_agg(coalesce(s.head, 0))
+    SELECT array_agg(p.partition_id), array_agg(0::bigint), array_agg(coalesce(s.head_offset, 0))
     FROM unnest(wanted) w (queue_id)
     JOIN penstock.partitions p ON p.queue_id = w.queue_id AND (p.lane_of IS NULL OR p.lane_of = ANY (groups))
-    LEFT JOIN LATERAL (
-        SELECT s.base_offset + s.count AS head FROM penstock.segments s
-        WHERE s.partition_id = p.partition_id
-        ORDER BY s.base_offset DESC
-        LIMIT 1
-    ) s ON true;
+    LEFT JOIN LATERAL penstock.newest_segment(p.partition_id) s ON true;
 END
 $$;
 
@@ -7091,80 +7080,53 @@ AS $$
     SELECT count(*) FROM buried
 $$;
 
--- penstock.ack_ordered(group_ids, partition_ids, lease_ids, up_to)
+-- penstock.ack_mixed(group_ids, partition_ids, lease_ids, starts, stops)
 --
--- Acknowledges claims of ordered groups; see ack_claims. A claim that is acknowledged whole ends, and its partition joins
--- the end of the ready list; one that is acknowledged in part goes on under its lease.
+-- Acknowledges claims of which some or all are of shared groups; see ack_claims.
 --
--- Parameters: parallel arrays, one entry per claim; up_to - all below this offset is done, null for the whole claim.
--- Returns: for each claim, in the order given, whether it was acknowledged.
--- Calls: lock_newest. Tables: journal (read, insert), partitions, segments (read), ready (insert).
-CREATE OR REPLACE FUNCTION penstock.ack_ordered(
-    group_ids integer[], partition_ids bigint[], lease_ids uuid[], up_to bigint[]
+-- Parameters: as in ack_claims.
+-- Returns: for each entry, in the order given, whether it was acknowledged.
+-- Calls: ack_shared, ack_claims. Tables: consumer_groups (read).
+CREATE OR REPLACE FUNCTION penstock.ack_mixed(
+    group_ids integer[], partition_ids bigint[], lease_ids uuid[], starts bigint[], stops bigint[]
 )
 RETURNS boolean[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    acked boolean[];
+    part    record;
+    answers boolean[];
+    acked   boolean[];
 BEGIN
-    PERFORM penstock.lock_newest(group_ids, partition_ids);
-    -- A new statement, hence a new snapshot: whoever held the lock before us may have ended the claim.
-    WITH ending AS MATERIALIZED (
+    -- Ordered groups first: all callers take the locks in the same order.
+    FOR part IN
         SELECT
-            u.position, p.priority, s.head_offset, j.*,
-            coalesce(u.up_to, j.claimed_to) AS done_to,
-            coalesce(u.up_to, j.claimed_to) = j.claimed_to AS whole,
-            -- With nothing left the ready list entry would only lead to an empty look: park it at once.
-            CASE WHEN coalesce(u.up_to, j.claimed_to) < j.claimed_to THEN 'c'
-                 WHEN s.head_offset > j.claimed_to THEN 'r'
-                 ELSE 'p' END AS next_state,
-            nextval('penstock.ready_seq') AS seq
-        FROM unnest(group_ids, partition_ids, lease_ids, ack_ordered.up_to) WITH ORDINALITY
-            u (group_id, partition_id, lease_id, up_to, position)
-        CROSS JOIN LATERAL (
-            SELECT j.* FROM penstock.journal j
-            WHERE j.group_id = u.group_id AND j.partition_id = u.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j
-        JOIN penstock.partitions p ON p.partition_id = j.partition_id
-        CROSS JOIN LATERAL (
-            SELECT s.base_offset + s.count AS head_offset FROM penstock.segments s
-            WHERE s.partition_id = j.partition_id
-            ORDER BY s.base_offset DESC
-            LIMIT 1
-        ) s
-        WHERE j.state = 'c' AND j.lease_id = u.lease_id AND j.due_at > clock_timestamp()
-          AND coalesce(u.up_to, j.claimed_to) BETWEEN j.committed AND j.claimed_to
-    ), appended AS (
-        INSERT INTO penstock.journal (
-            group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
-            ready_seq, due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
-        )
-        SELECT
-            e.group_id, e.partition_id, e.version + 1, e.next_state::"char", e.done_to, e.claimed_to, e.skipped,
-            CASE WHEN e.done_to = e.committed THEN e.attempt
-                 WHEN NOT e.whole THEN e.attempt
-                 WHEN e.narrow_to > e.done_to THEN e.narrow_attempt ELSE 0 END,
-            CASE WHEN e.narrow_to > e.done_to THEN e.narrow_attempt ELSE 0 END,
-            CASE WHEN e.narrow_to > e.done_to THEN e.narrow_to END,
-            CASE WHEN e.next_state = 'r' THEN e.seq END,
-            CASE e.next_state WHEN 'c' THEN e.due_at WHEN 'p' THEN clock_timestamp() + interval '50 milliseconds' END,
-            CASE WHEN e.next_state = 'c' THEN e.lease_id END,
-            CASE WHEN e.next_state = 'c' THEN e.consumer END,
-            CASE WHEN e.next_state = 'c' THEN coalesce(e.claimed_at, e.at) END,
-            clock_timestamp(),
-            CASE WHEN e.done_to = e.committed THEN e.first_error END,
-            CASE WHEN e.done_to = e.committed THEN e.last_error END
-        FROM ending e
-    ), lined AS (
-        INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
-        SELECT e.group_id, e.priority, e.seq, e.partition_id FROM ending e WHERE e.next_state = 'r'
-    )
-    SELECT array_agg(e.position IS NOT NULL ORDER BY n) INTO acked
-    FROM generate_series(1, cardinality(lease_ids)) n
-    LEFT JOIN ending e ON e.position = n;
+            coalesce(g.mode = 'shared', false) AS shared,
+            array_agg(u.position ORDER BY u.position) AS positions,
+            array_agg(u.group_id ORDER BY u.position) AS group_ids,
+            array_agg(u.partition_id ORDER BY u.position) AS partition_ids,
+            array_agg(u.lease_id ORDER BY u.position) AS lease_ids,
+            array_agg(u.start ORDER BY u.position) AS starts,
+            array_agg(u.stop ORDER BY u.position) AS stops
+        FROM unnest(group_ids, partition_ids, lease_ids, starts, stops) WITH ORDINALITY
+            u (group_id, partition_id, lease_id, start, stop, position)
+        LEFT JOIN penstock.consumer_groups g ON g.group_id = u.group_id
+        GROUP BY 1
+        ORDER BY 1
+    LOOP
+        IF part.shared THEN
+            answers := penstock.ack_shared(
+                part.group_ids, part.partition_ids, part.lease_ids, part.starts, part.stops
+            );
+        ELSE
+            answers := penstock.ack_claims(
+                part.group_ids, part.partition_ids, part.lease_ids, part.starts, part.stops
+            );
+        END IF;
+        FOR i IN 1 .. cardinality(answers) LOOP
+            acked[part.positions[i]] := answers[i];
+        END LOOP;
+    END LOOP;
     RETURN acked;
 END
 $$;
@@ -7227,7 +7189,7 @@ $$;
 
 -- penstock.append_state(before, next_state, committed, attempt, narrow_attempt, narrow_to, due_at, first_error, last_error)
 --
--- Appends the next journal row of a (group, partition) that nobody holds any more, and its place in line where the
+-- Appends the next journal row of a (group, partition) that nobody holds any more, and its ready list entry where the
 -- state is ready. The caller is the one who may (see the table of owners in docs/design.md).
 --
 -- Parameters: before - the newest row; the others - what the new row says.
@@ -7300,12 +7262,12 @@ $$;
 
 -- penstock.claim_named(reader, queue, wanted, mode, priorities, settings, …)
 --
--- Claims a partition by name, if it is in line: pop_claims for whoever wants that one only.
+-- Claims a partition by name, if it is in the ready list: pop_claims for whoever wants that one only.
 --
 -- Parameters: the group, the queue, the partition's name, the group's mode, the queue's priorities, then those of
 -- pop_claims.
 -- Returns: the rows of pop_claims.
--- Calls: claim_partition, claim_range. Tables: partitions, journal (read), ready (delete).
+-- Calls: claim_partition, claim_range, newest_state. Tables: partitions (read), ready (delete).
 CREATE OR REPLACE FUNCTION penstock.claim_named(
     reader       integer,
     queue        integer,
@@ -7336,7 +7298,7 @@ DECLARE
     place  bigint;
     line   penstock.ready;
 BEGIN
-    -- Level 0: a place taken out of turn says nothing about the line before it.
+    -- Level 0: a place taken out of turn says nothing about the ready list before it.
     WHILE mode = 'shared' LOOP
         -- Ranges that came back first, then the frontier.
         DELETE FROM penstock.ready y
@@ -7358,10 +7320,7 @@ BEGIN
     END LOOP;
     SELECT j.ready_seq INTO place
     FROM (
-        SELECT j.state, j.ready_seq FROM penstock.journal j
-        WHERE j.group_id = reader AND j.partition_id = target
-        ORDER BY j.version DESC
-        LIMIT 1
+        SELECT j.state, j.ready_seq FROM penstock.newest_state(reader, target) j
     ) j
     WHERE j.state = 'r';
     DELETE FROM penstock.ready y
@@ -7395,15 +7354,15 @@ $$;
 -- penstock.claim_partition(target_group, target, partition_of, line_level, line_seq, settings, max_messages, max_bytes,
 --                          lease_time, consumer, auto_ack)
 --
--- Claims one partition whose place in line the caller has just deleted. That, and the journal's word that this was
+-- Claims one partition whose ready list entry the caller has just deleted. That, and the journal's word that this was
 -- the place, makes the caller the only one who may append the next journal row; the key would refuse a second one.
 -- Messages are read before anything is claimed: what cannot be read is not claimed.
 --
 -- Parameters: those of pop_claims, for one partition.
 -- Returns: the rows of pop_claims; none when there is nothing to give: then the partition is parked, to be looked at
 -- once more in a moment, or waits for a delay or a quiet period to pass.
--- Calls: deliverable, stop_after_bytes, segment_slices, trim_journal. Tables: partitions (read), journal, ready
--- (insert).
+-- Calls: deliverable, stop_after_bytes, segment_slices, trim_journal, newest_state. Tables: partitions (read), journal,
+-- ready (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_partition(
     target_group integer,
     target       bigint,
@@ -7440,10 +7399,7 @@ DECLARE
     until    timestamptz;
     given    boolean := false;
 BEGIN
-    SELECT j.* INTO before FROM penstock.journal j
-    WHERE j.group_id = target_group AND j.partition_id = target
-    ORDER BY j.version DESC
-    LIMIT 1;
+    SELECT j.* INTO before FROM penstock.newest_state(target_group, target) j;
     IF before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line_seq THEN
         RETURN; -- an old place of a partition that has gone on since
     END IF;
@@ -7520,14 +7476,15 @@ $$;
 
 -- penstock.claim_range(line, line_level, settings, max_messages, max_bytes, lease_time, consumer, auto_ack)
 --
--- Claims for a shared group: the range of a place in line, or, from the place of a partition's frontier, the next new
+-- Claims for a shared group: the range of a ready list entry, or, from the place of a partition's frontier, the next new
 -- messages. Whoever holds the frontier carves several ranges at once, takes one and puts the others and the frontier
--- back in line, so that pops do not queue up behind one another's commit. Messages are read before they are claimed: what
+-- back in the ready list, so that pops do not queue up behind one another's commit. Messages are read before they are claimed: what
 -- cannot be read is not claimed.
 --
 -- Parameters: line - the place, which the caller has just deleted; the others as in pop_claims.
 -- Returns: the rows of pop_claims.
--- Calls: deliverable, append_state, trim_journal, partition_span, stop_after_bytes, segment_slices. Tables: partitions (read), journal, ready, claims, skips (insert).
+-- Calls: deliverable, append_state, trim_journal, partition_span, stop_after_bytes, segment_slices, newest_state.
+-- Tables: partitions (read), ready, claims, skips (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_range(
     line         penstock.ready,
     line_level   integer,
@@ -7561,10 +7518,7 @@ DECLARE
     until    timestamptz;
 BEGIN
     IF line.lo IS NULL THEN
-        SELECT j.* INTO before FROM penstock.journal j
-        WHERE j.group_id = line.group_id AND j.partition_id = line.partition_id
-        ORDER BY j.version DESC
-        LIMIT 1;
+        SELECT j.* INTO before FROM penstock.newest_state(line.group_id, line.partition_id) j;
         IF before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line.seq THEN
             RETURN; -- an old place of a partition that has gone on since
         END IF;
@@ -7608,7 +7562,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- What is over the limits goes back in line as it was. A range that failed is given out a message at a time, since
+    -- What is over the limits goes back in the ready list as it was. A range that failed is given out a message at a time, since
     -- nobody knows which of them failed.
     carved := penstock.stop_after_bytes(
         line.partition_id, start, least(stop, start + CASE WHEN line.attempt > 0 THEN 1 ELSE max_messages END), max_bytes
@@ -7690,7 +7644,7 @@ $$;
 
 -- penstock.delete_positions(target_groups, targets)
 --
--- Deletes what groups know of partitions: positions, places in line, and claims, which thereby lose their lease. Waits
+-- Deletes what groups know of partitions: positions, ready list entries, and claims, which thereby lose their lease. Waits
 -- for whoever is changing them, and goes on until nothing is left: what such a transaction leaves in place of what it
 -- ends cannot be seen before it has committed. The caller keeps others from beginning anew.
 --
@@ -7707,7 +7661,7 @@ BEGIN
     DELETE FROM penstock.beginnings b
     WHERE b.group_id = ANY (target_groups) AND (targets IS NULL OR b.partition_id = ANY (targets));
     LOOP
-        -- The line has no index by partition, and the journal knows the places.
+        -- The ready list has no index by partition, and the journal knows the places.
         WITH gone AS (
             DELETE FROM penstock.journal j
             WHERE j.group_id = ANY (target_groups) AND (targets IS NULL OR j.partition_id = ANY (targets))
@@ -7745,7 +7699,7 @@ $$;
 -- Parameters: target - the partition; committed - the group's position; settings - the group's.
 -- Returns: the range (empty when stop_offset <= start_offset), the head, and, where messages wait for a delay or
 -- a quiet period, when to look again.
--- Calls: offset_at, partition_span, time_in_runs, segment_slices. Tables: segments (read).
+-- Calls: offset_at, partition_span, time_in_runs, segment_slices, newest_segment. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.deliverable(
     target bigint, committed bigint, settings jsonb,
     OUT start_offset bigint, OUT stop_offset bigint, OUT head_offset bigint, OUT due_at timestamptz
@@ -7758,11 +7712,7 @@ DECLARE
     delay     float8 := (settings ->> 'delay')::float8;
     quiet     float8 := (settings ->> 'quiet_period')::float8;
 BEGIN
-    SELECT s.base_offset + s.count, s.created_at INTO head_offset, newest_at
-    FROM penstock.segments s
-    WHERE s.partition_id = target
-    ORDER BY s.base_offset DESC
-    LIMIT 1;
+    SELECT s.head_offset, s.created_at INTO head_offset, newest_at FROM penstock.newest_segment(target) s;
     head_offset := coalesce(head_offset, 0);
     start_offset := committed;
     stop_offset := head_offset;
@@ -7947,14 +7897,14 @@ $$;
 
 -- penstock.group_work(target_group)
 --
--- The partitions of a group that are not idle: in line, claimed, waiting for a timer, not taken up yet, or pushed to while
+-- The partitions of a group that are not idle: in the ready list, claimed, waiting for a timer, not taken up yet, or pushed to while
 -- the sweep has not woken the group. Idle ones have no lag by definition, so this is all there is to look at for lag, depth
 -- and what is pending.
 --
 -- Parameters: target_group.
 -- Returns: a row per such partition with its newest journal row's words and its head.
--- Calls: partition_span, offset_at. Tables: ready, journal, claims, segments, partitions, doorbells, consumer_groups
--- (read).
+-- Calls: partition_span, offset_at, newest_state. Tables: ready, journal, claims, segments, partitions, doorbells,
+-- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.group_work(target_group integer)
 RETURNS TABLE (
     partition_id bigint, state "char", committed bigint, claimed_to bigint, head_offset bigint, since timestamptz
@@ -7978,12 +7928,7 @@ AS $$
         -- A renewal is no new claim.
         coalesce(j.claimed_at, j.at)
     FROM (SELECT t.partition_id FROM touched t UNION SELECT r.partition_id FROM rung r) t
-    CROSS JOIN LATERAL (
-        SELECT j.state, j.committed, j.claimed_to, j.at, j.claimed_at FROM penstock.journal j
-        WHERE j.group_id = target_group AND j.partition_id = t.partition_id
-        ORDER BY j.version DESC
-        LIMIT 1
-    ) j
+    CROSS JOIN LATERAL penstock.newest_state(target_group, t.partition_id) j
     CROSS JOIN LATERAL penstock.partition_span(t.partition_id) s
     WHERE j.state <> 'i' OR s.head_offset > j.committed
     UNION ALL
@@ -8034,7 +7979,7 @@ $$;
 --
 -- Parameters: the group, the partition and the lease id.
 -- Returns: the newest journal row; nulls when the lease has expired or is not the claim's own.
--- Calls: lock_newest. Tables: journal (lock).
+-- Calls: lock_newest, newest_state. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.live_claim(target_group integer, target bigint, lease uuid)
 RETURNS penstock.journal
 LANGUAGE plpgsql
@@ -8044,10 +7989,7 @@ DECLARE
 BEGIN
     PERFORM penstock.lock_newest(ARRAY[target_group], ARRAY[target]);
     -- A new statement, hence a new snapshot: whoever held the lock before us may have ended the claim.
-    SELECT j.* INTO found FROM penstock.journal j
-    WHERE j.group_id = target_group AND j.partition_id = target
-    ORDER BY j.version DESC
-    LIMIT 1;
+    SELECT j.* INTO found FROM penstock.newest_state(target_group, target) j;
     IF found.state = 'c' AND found.lease_id = lease AND found.due_at > clock_timestamp() THEN
         RETURN found;
     END IF;
@@ -8257,11 +8199,30 @@ BEGIN
 END
 $$;
 
+-- penstock.newest_state(of_group, of_partition)
+--
+-- Returns the state of a group in a partition: the newest row of the journal. PostgreSQL inlines it, so it costs what
+-- the query costs; do not give it options that prevent that (STRICT, SET, SECURITY DEFINER). To lock the row, see
+-- lock_newest. Views cannot call it: a view's functions run as its reader, who may not see the table.
+--
+-- Parameters: the ids of the group and the partition.
+-- Returns: one row, or none where the group has not begun the partition.
+-- Calls: nothing. Tables: journal (read).
+CREATE OR REPLACE FUNCTION penstock.newest_state(of_group integer, of_partition bigint)
+RETURNS SETOF penstock.journal
+LANGUAGE sql STABLE
+AS $$
+    SELECT j.* FROM penstock.journal j
+    WHERE j.group_id = of_group AND j.partition_id = of_partition
+    ORDER BY j.version DESC
+    LIMIT 1
+$$;
+
 -- penstock.offer_range(held, from_offset, to_offset, attempt, first_error, last_error)
 --
--- Puts a range of a shared group back in line, as one place. One with attempts is given out a message at a time.
+-- Puts a range of a shared group back in the ready list, as one place. One with attempts is given out a message at a time.
 --
--- Parameters: held - the claim that the range was part of; the others - what the place in line says.
+-- Parameters: held - the claim that the range was part of; the others - what the ready list entry says.
 -- Returns: nothing.
 -- Calls: nothing. Tables: partitions (read), ready (insert).
 CREATE OR REPLACE FUNCTION penstock.offer_range(
@@ -8284,7 +8245,7 @@ $$;
 --
 -- Parameters: as in release_claim.
 -- Returns: whether there was such a claim.
--- Calls: lock_newest, append_state. Tables: journal (read).
+-- Calls: lock_newest, append_state, newest_state. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.release_ordered(group_id integer, partition_id bigint, lease_id uuid)
 RETURNS boolean
 LANGUAGE plpgsql
@@ -8293,10 +8254,7 @@ DECLARE
     claim penstock.journal;
 BEGIN
     PERFORM penstock.lock_newest(ARRAY[release_ordered.group_id], ARRAY[release_ordered.partition_id]);
-    SELECT j.* INTO claim FROM penstock.journal j
-    WHERE j.group_id = release_ordered.group_id AND j.partition_id = release_ordered.partition_id
-    ORDER BY j.version DESC
-    LIMIT 1;
+    SELECT j.* INTO claim FROM penstock.newest_state(release_ordered.group_id, release_ordered.partition_id) j;
     IF claim.state IS DISTINCT FROM 'c'
        OR release_ordered.lease_id IS NOT NULL
        AND (claim.lease_id <> release_ordered.lease_id OR claim.due_at <= clock_timestamp())
@@ -8362,7 +8320,7 @@ $$;
 --
 -- Parameters: as in renew_claims.
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.
--- Calls: lock_newest. Tables: queues, consumer_groups (read), journal (read, insert).
+-- Calls: lock_newest, newest_state. Tables: queues, consumer_groups (read), journal (read, insert).
 CREATE OR REPLACE FUNCTION penstock.renew_ordered(
     group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8
 )
@@ -8379,12 +8337,7 @@ BEGIN
         ) AS until
         FROM unnest(group_ids, partition_ids, lease_ids) WITH ORDINALITY
             u (group_id, partition_id, lease_id, position)
-        CROSS JOIN LATERAL (
-            SELECT j.* FROM penstock.journal j
-            WHERE j.group_id = u.group_id AND j.partition_id = u.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j
+        CROSS JOIN LATERAL penstock.newest_state(u.group_id, u.partition_id) j
         JOIN penstock.consumer_groups g ON g.group_id = j.group_id
         JOIN penstock.queues q ON q.queue_id = g.queue_id
         WHERE j.state = 'c' AND j.lease_id = u.lease_id AND j.due_at > clock_timestamp()
@@ -8465,12 +8418,12 @@ $$;
 -- penstock.seek_partition(seeking, target, to_offset, to_time, to_end, preview)
 --
 -- Moves a group to another position in one partition. To be the one who may append, whatever the state is, it takes the
--- partition's lock, then that of the newest journal row, then the place in line; it waits for none of them.
+-- partition's lock, then that of the newest journal row, then the ready list entry; it waits for none of them.
 --
 -- Parameters: those of seek_partitions.
 -- Returns: 'moved', 'there' or 'busy', the positions, and whether a claim lost its lease.
--- Calls: partition_span, offset_at, append_state, trim_journal. Tables: partitions, journal (lock), ready, claims
--- (lock, delete), consumer_groups, queues (read).
+-- Calls: partition_span, offset_at, append_state, trim_journal, newest_state. Tables: partitions, journal (lock),
+-- ready, claims (lock, delete), consumer_groups, queues (read).
 CREATE OR REPLACE FUNCTION penstock.seek_partition(
     seeking integer, target bigint, to_offset bigint, to_time timestamptz, to_end text, preview boolean,
     OUT outcome text, OUT was_at bigint, OUT now_at bigint, OUT revoked boolean
@@ -8489,10 +8442,7 @@ BEGIN
             RETURN;
         END IF;
         -- SKIP LOCKED would go on to an older row: lock the newest or nothing.
-        SELECT j.* INTO before FROM penstock.journal j
-        WHERE j.group_id = seeking AND j.partition_id = target
-        ORDER BY j.version DESC
-        LIMIT 1;
+        SELECT j.* INTO before FROM penstock.newest_state(seeking, target) j;
         IF FOUND THEN
             PERFORM 1 FROM penstock.journal j
             WHERE j.group_id = seeking AND j.partition_id = target AND j.version = before.version
@@ -8503,10 +8453,7 @@ BEGIN
         END IF;
         locked := before.version;
     END IF;
-    SELECT j.* INTO before FROM penstock.journal j
-    WHERE j.group_id = seeking AND j.partition_id = target
-    ORDER BY j.version DESC
-    LIMIT 1;
+    SELECT j.* INTO before FROM penstock.newest_state(seeking, target) j;
     IF NOT preview AND before.version IS DISTINCT FROM locked THEN
         RETURN; -- somebody popped it or settled it before we had the lock
     END IF;
@@ -8634,14 +8581,14 @@ $$;
 
 -- penstock.wake_partitions(targets, base_offsets, only_group)
 --
--- Puts partitions that were just pushed to in line for every group that is not at them already. The caller holds the
+-- Puts partitions that were just pushed to in the ready list for every group that is not at them already. The caller holds the
 -- locks of the partitions and the shared lock of their queues, and calls this in a statement of its own: only so
 -- does it see the newest state of every group, and every group there is.
 --
 -- Parameters: targets - partition ids; base_offsets - the first offset that was pushed to each; only_group - null for
 -- every group.
 -- Returns: nothing.
--- Calls: begin_partition. Tables: partitions, consumer_groups (read), journal, ready (insert).
+-- Calls: begin_partition, newest_state. Tables: partitions, consumer_groups (read), journal, ready (insert).
 CREATE OR REPLACE FUNCTION penstock.wake_partitions(
     targets bigint[], base_offsets bigint[], only_group integer DEFAULT NULL
 )
@@ -8666,13 +8613,7 @@ BEGIN
         ) p
         JOIN penstock.consumer_groups g
             ON g.queue_id = p.queue_id AND (p.lane_of IS NULL OR p.lane_of = g.group_id)
-        LEFT JOIN LATERAL (
-            SELECT j.version, j.state, j.committed, j.skipped, j.acked_at
-            FROM penstock.journal j
-            WHERE j.group_id = g.group_id AND j.partition_id = p.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j ON true
+        LEFT JOIN LATERAL penstock.newest_state(g.group_id, p.partition_id) j ON true
         WHERE (j.state IS NULL OR j.state IN ('i', 'p')) AND (only_group IS NULL OR g.group_id = only_group)
           -- A subscription from a time to come has nothing to read yet, and takes the partition up then.
           AND (j.version IS NOT NULL OR g.from_time IS NULL OR g.from_time <= clock_timestamp())
@@ -8696,8 +8637,8 @@ $$;
 --
 -- Parameters: targets - a partition id per segment; the others as in push_segments.
 -- Returns: one row per segment, in the order given. Times never go back within a partition.
--- Calls: refuse_full, offset_limit, packed_bytes, compresses, wake_partitions.
--- Tables: queues, partitions (read), segments, doorbells (insert).
+-- Calls: refuse_full, offset_limit, packed_bytes, compresses, wake_partitions, newest_segment. Tables: queues,
+-- partitions (read), segments, doorbells (insert).
 CREATE OR REPLACE FUNCTION penstock.append_segments(
     targets     bigint[],
     counts      integer[],
@@ -8718,7 +8659,7 @@ DECLARE
     compressed boolean[];
 BEGIN
     SELECT
-        array_agg(coalesce(newest.head, 0) + s.before ORDER BY s.position),
+        array_agg(coalesce(newest.head_offset, 0) + s.before ORDER BY s.position),
         array_agg(greatest(now_here, newest.created_at) ORDER BY s.position),
         array_agg(penstock.compresses(p.settings ->> 'compression') ORDER BY s.position)
     INTO offsets, times, compressed
@@ -8733,13 +8674,7 @@ BEGIN
         WHERE p.partition_id = s.target
         LIMIT 1
     ) p
-    LEFT JOIN LATERAL (
-        SELECT g.base_offset + g.count AS head, g.created_at
-        FROM penstock.segments g
-        WHERE g.partition_id = s.target
-        ORDER BY g.base_offset DESC
-        LIMIT 1
-    ) newest ON true;
+    LEFT JOIN LATERAL penstock.newest_segment(s.target) newest ON true;
 
     PERFORM penstock.refuse_full(p.name)
     FROM unnest(targets, offsets, counts) s (target, base_offset, count)
@@ -9129,6 +9064,25 @@ BEGIN
 END
 $$;
 
+-- penstock.newest_segment(of_partition)
+--
+-- Returns the newest segment of a partition, whose end is the head: the next offset. PostgreSQL inlines it, so it costs
+-- what the query costs; do not give it options that prevent that (STRICT, SET, SECURITY DEFINER). Views cannot call it: a
+-- view's functions run as its reader, who may not see the table.
+--
+-- Parameters: the id of the partition.
+-- Returns: one row, or none where nothing was ever pushed; created_at is the time of the newest message.
+-- Calls: nothing. Tables: segments (read).
+CREATE OR REPLACE FUNCTION penstock.newest_segment(of_partition bigint)
+RETURNS TABLE (base_offset bigint, head_offset bigint, created_at timestamptz)
+LANGUAGE sql STABLE
+AS $$
+    SELECT s.base_offset, s.base_offset + s.count, s.created_at FROM penstock.segments s
+    WHERE s.partition_id = of_partition
+    ORDER BY s.base_offset DESC
+    LIMIT 1
+$$;
+
 -- penstock.null_flags(count, ends)
 --
 -- Which messages of a segment have a null value. Where some have, a byte per message follows the ends: 1 for null, 0 for
@@ -9310,7 +9264,7 @@ $$;
 --
 -- Parameters: partition_id.
 -- Returns: one row; zeros and nulls for a partition that never had a message.
--- Calls: nothing. Tables: segments (read).
+-- Calls: newest_segment. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.partition_span(partition_id bigint)
 RETURNS TABLE (floor_offset bigint, head_offset bigint, newest_at timestamptz)
 LANGUAGE sql STABLE PARALLEL SAFE
@@ -9325,13 +9279,7 @@ AS $$
         ORDER BY s.base_offset
         LIMIT 1
     ) oldest ON true
-    LEFT JOIN LATERAL (
-        SELECT s.base_offset + s.count AS head_offset, s.created_at
-        FROM penstock.segments s
-        WHERE s.partition_id = partition_span.partition_id
-        ORDER BY s.base_offset DESC
-        LIMIT 1
-    ) newest ON true
+    LEFT JOIN LATERAL penstock.newest_segment(partition_span.partition_id) newest ON true
 $$;
 
 -- penstock.payload_json(payload)
@@ -9641,7 +9589,7 @@ $$;
 -- Parameters: cutoff - segments that end at or before this offset go; max_segments - how many at most; low - where to begin:
 -- what the caller's transaction has dropped before would be passed over one by one.
 -- Returns: how many segments and messages were dropped, and where the last of them ends.
--- Calls: nothing. Tables: segments (delete, update), trimmed (insert).
+-- Calls: newest_segment. Tables: segments (delete, update), trimmed (insert).
 CREATE OR REPLACE FUNCTION penstock.drop_below(
     partition_id bigint, cutoff bigint, max_segments integer, low bigint DEFAULT 0,
     OUT dropped_segments bigint, OUT dropped_messages bigint, OUT dropped_to bigint
@@ -9652,12 +9600,7 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
 DECLARE
-    newest bigint := (
-        SELECT s.base_offset FROM penstock.segments s
-        WHERE s.partition_id = drop_below.partition_id
-        ORDER BY s.base_offset DESC
-        LIMIT 1
-    );
+    newest bigint := (SELECT s.base_offset FROM penstock.newest_segment(drop_below.partition_id) s);
     locked integer;
     stub   integer;
 BEGIN
@@ -9709,7 +9652,7 @@ $$;
 -- Parameters: min_segments - fewer are not worth it; since - up to when this was called before until there was nothing
 -- to do: what is older, and lies below what cannot be merged, is not looked at again.
 -- Returns: how many segments became one; 0 when there is nothing to do.
--- Calls: end_at, int32_pack, null_flags. Tables: segments (lock, update, delete).
+-- Calls: end_at, int32_pack, null_flags, newest_segment. Tables: segments (lock, update, delete).
 CREATE OR REPLACE FUNCTION penstock.merge_segments(
     partition_id bigint, min_segments integer DEFAULT 64, since timestamptz DEFAULT '-infinity'
 )
@@ -9725,12 +9668,7 @@ DECLARE
     locked integer;
     merged record;
 BEGIN
-    newest := (
-        SELECT s.base_offset FROM penstock.segments s
-        WHERE s.partition_id = merge_segments.partition_id
-        ORDER BY s.base_offset DESC
-        LIMIT 1
-    );
+    newest := (SELECT s.base_offset FROM penstock.newest_segment(merge_segments.partition_id) s);
     low := (
         SELECT s.base_offset FROM penstock.segments s
         WHERE s.partition_id = merge_segments.partition_id AND s.base_offset < newest AND s.created_at < since
@@ -10378,8 +10316,8 @@ $$;
 --
 -- Parameters: stage_ids - in the order in which their messages shall lie.
 -- Returns: how many segments and messages there were.
--- Calls: ensure_partitions, wake_partitions, queue_lock_class. Tables: staged (read), partitions (lock), segments
--- (update), queues (read).
+-- Calls: ensure_partitions, wake_partitions, queue_lock_class, newest_segment. Tables: staged (read), partitions
+-- (lock), segments (update), queues (read).
 CREATE OR REPLACE FUNCTION penstock.publish_segments(stage_ids bigint[], OUT segments bigint, OUT messages bigint)
 LANGUAGE plpgsql
 SET enable_bitmapscan = off
@@ -10453,17 +10391,11 @@ BEGIN
     -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
     now_here := clock_timestamp();
     SELECT
-        array_agg(coalesce(newest.head, 0) ORDER BY w.position),
+        array_agg(coalesce(newest.head_offset, 0) ORDER BY w.position),
         array_agg(greatest(now_here, newest.created_at) ORDER BY w.position)
     INTO heads, times
     FROM unnest(targets) WITH ORDINALITY w (target, position)
-    LEFT JOIN LATERAL (
-        SELECT g.base_offset + g.count AS head, g.created_at
-        FROM penstock.segments g
-        WHERE g.partition_id = w.target
-        ORDER BY g.base_offset DESC
-        LIMIT 1
-    ) newest ON true;
+    LEFT JOIN LATERAL penstock.newest_segment(w.target) newest ON true;
     ends := heads;
     -- A join by name would compare each segment with each partition whenever the planner takes them for few, and it knows
     -- neither number. No name holds a control character, so one keeps two names apart.
@@ -10608,7 +10540,7 @@ $$;
 -- penstock.end_waits(target_groups)
 --
 -- Lets partitions that wait for a delay or a quiet period be looked at by the next sweep, because that setting has changed:
--- it puts them in line, or lets them wait for as long as the setting says now. What waits after a failure goes on waiting.
+-- it puts them in the ready list, or lets them wait for as long as the setting says now. What waits after a failure goes on waiting.
 --
 -- Parameters: target_groups - group ids.
 -- Returns: nothing.
@@ -10629,8 +10561,8 @@ $$;
 
 -- penstock.enrol_partitions(target_group, max_partitions, creating)
 --
--- Takes up partitions that were there before a group, or came beside it: puts those with messages for it in line, oldest
--- first. A partition that somebody is pushing to is passed over (that push sees the group and puts it in line itself,
+-- Takes up partitions that were there before a group, or came beside it: puts those with messages for it in the ready list, oldest
+-- first. A partition that somebody is pushing to is passed over (that push sees the group and puts it in the ready list itself,
 -- unless it rolls back); then another round follows the last one, until none was passed over.
 --
 -- A push that does not know of the group holds the shared lock of the queue since before the group was committed. Those who
@@ -10639,7 +10571,7 @@ $$;
 --
 -- Parameters: target_group; max_partitions - how many to visit; creating - whether this is the transaction that creates the
 -- group. Then nobody else knows of it, so nobody else can take a partition up for it.
--- Returns: how many were put in line.
+-- Returns: how many were put in the ready list.
 -- Calls: wake_partitions, partition_span, queue_lock_class. Tables: consumer_groups (update), partitions (lock), journal
 -- (read).
 CREATE OR REPLACE FUNCTION penstock.enrol_partitions(
@@ -10969,7 +10901,8 @@ $$;
 --
 -- Parameters: the journal row that holds the timer.
 -- Returns: whether it did; false when a lock could not be had, or when it has gone on already: a later sweep comes again.
--- Calls: fail_claim, append_state, deliverable. Tables: journal, partitions (lock), queues, consumer_groups (read).
+-- Calls: fail_claim, append_state, deliverable, newest_state. Tables: journal, partitions (lock), queues,
+-- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_timer(
     target_group integer, target bigint, timer_version bigint, timer_state "char"
 )
@@ -10992,10 +10925,7 @@ BEGIN
         RETURN false;
     END IF;
     -- A new statement, hence a new snapshot: look again under the lock.
-    SELECT j.* INTO newest FROM penstock.journal j
-    WHERE j.group_id = target_group AND j.partition_id = target
-    ORDER BY j.version DESC
-    LIMIT 1;
+    SELECT j.* INTO newest FROM penstock.newest_state(target_group, target) j;
     IF newest.version <> timer_version THEN
         RETURN false;
     END IF;
@@ -11621,27 +11551,27 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA penstock FROM PUBLIC;
 
 COMMIT;
 
-INSERT INTO penstock."claims" ("group_id", "partition_id", "lo", "hi", "attempt", "lease_id", "due_at", "consumer", "claimed_at", "first_error", "last_error", "alone") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '0', '1', '1', '3520b6ae-6c9d-4d68-8244-53b1c7fb17ef', '2026-11-17 07:43:33.354505+00', 'vm/3215/9c760d', '2026-11-17 07:38:33.361217+00', NULL, NULL, 'true');
-INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', 'crowd', 'shared', '{}', 'all', NULL, NULL, 'false', '2026-11-17 07:38:33.232632+00', '{}', '2984', NULL, '2026-11-17 07:38:33.232634+00');
-INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'billing', 'ordered', '{"max_attempts": 3}', 'all', NULL, NULL, 'false', '2026-11-17 07:38:33.195651+00', '{}', '2983', NULL, '2026-11-17 07:38:33.340902+00');
-INSERT INTO penstock."dead_letters" ("dead_letter_id", "queue_id", "group_id", "partition_id", "message_offset", "created_at", "payload", "key", "headers", "reason", "attempts", "first_error", "last_error", "consumer", "died_at", "traceback", "row_ids") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '1', '0', '2026-11-17 07:38:33.253969+00',  E'\\x626164', 'k', '{"h": "1"}', 'no such customer', '1', 'no such customer', 'no such customer', 'vm/3215/9c760d', '2026-11-17 07:38:33.323176+00', NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 07:38:33.259586+00', 'r', '0', '0', '0', '0', '0', NULL, '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '2', '2026-11-17 07:38:33.308281+00', 'c', '0', '1', '0', '1', '0', NULL, NULL, '2026-11-17 07:43:33.300347+00', 'acf96087-5636-4d5b-b164-6e806433ee8a', 'vm/3215/9c760d', NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '3', '2026-11-17 07:38:33.323608+00', 'r', '1', '1', '0', '0', '0', NULL, '3', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '4', '2026-11-17 07:38:33.344548+00', 'c', '1', '2', '0', '1', '0', NULL, NULL, '2026-11-17 07:43:33.344411+00', '9b3e5d30-de81-4886-a954-9cc8d940c259', 'vm/3215/9c760d', NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '2', '2026-11-17 07:38:33.353953+00', 'p', '3', '3', '0', '0', '0', NULL, NULL, '2026-11-17 07:38:33.403935+00', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."partitions" ("partition_id", "queue_id", "name", "priority", "created_at", "lane_of") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'ada', '0', '2026-11-17 07:38:33.244522+00', NULL);
-INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('7d5b0d95-a9ed-4061-8b34-ce6b200e5d2a', '1', '2026-11-17 07:38:33.253969+00', '1', '0', '3', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('7d5b0d95-a9ed-4061-8b34-ce6b200e5d2a', '2', '2026-11-17 07:38:33.387134+00', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '[{"due_at": "2026-11-17T08:38:33.387134+00:00", "created_at": "2026-11-17T07:38:33.387134+00:00", "first_offset": null, "partition_id": 1, "scheduled_id": 1, "message_count": 1, "duplicate_times": null, "duplicate_offsets": null, "duplicate_positions": null, "duplicate_scheduled_ids": null}]');
-INSERT INTO penstock."queues" ("queue_id", "name", "description", "config", "created_at", "priorities", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'orders', NULL, '{}', '2026-11-17 07:38:33.194105+00', '{0}', '2026-11-17 07:38:33.194105+00');
+INSERT INTO penstock."claims" ("group_id", "partition_id", "lo", "hi", "attempt", "lease_id", "due_at", "consumer", "claimed_at", "first_error", "last_error", "alone") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '0', '1', '1', '163312af-955f-4784-97d7-d4620a475500', '2026-11-17 07:51:12.859739+00', 'vm/26954/966582', '2026-11-17 07:46:12.861183+00', NULL, NULL, 'true');
+INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', 'crowd', 'shared', '{}', 'all', NULL, NULL, 'false', '2026-11-17 07:46:12.774261+00', '{}', '4975', NULL, '2026-11-17 07:46:12.774273+00');
+INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'billing', 'ordered', '{"max_attempts": 3}', 'all', NULL, NULL, 'false', '2026-11-17 07:46:12.759809+00', '{}', '4974', NULL, '2026-11-17 07:46:12.850841+00');
+INSERT INTO penstock."dead_letters" ("dead_letter_id", "queue_id", "group_id", "partition_id", "message_offset", "created_at", "payload", "key", "headers", "reason", "attempts", "first_error", "last_error", "consumer", "died_at", "traceback", "row_ids") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '1', '0', '2026-11-17 07:46:12.780222+00',  E'\\x626164', 'k', '{"h": "1"}', 'no such customer', '1', 'no such customer', 'no such customer', 'vm/26954/966582', '2026-11-17 07:46:12.840777+00', NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 07:46:12.790266+00', 'r', '0', '0', '0', '0', '0', NULL, '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '2', '2026-11-17 07:46:12.821151+00', 'c', '0', '1', '0', '1', '0', NULL, NULL, '2026-11-17 07:51:12.816233+00', '48d87d6c-1c53-4768-8ec5-df40a0a6965f', 'vm/26954/966582', NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '3', '2026-11-17 07:46:12.841491+00', 'r', '1', '1', '0', '0', '0', NULL, '3', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '4', '2026-11-17 07:46:12.854828+00', 'c', '1', '2', '0', '1', '0', NULL, NULL, '2026-11-17 07:51:12.854694+00', '7ece29d7-011b-4f9e-92c9-cdf7eb56c280', 'vm/26954/966582', NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '2', '2026-11-17 07:46:12.859262+00', 'p', '3', '3', '0', '0', '0', NULL, NULL, '2026-11-17 07:46:12.909246+00', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."partitions" ("partition_id", "queue_id", "name", "priority", "created_at", "lane_of") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'ada', '0', '2026-11-17 07:46:12.778644+00', NULL);
+INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('b1cc0616-8f1b-49b9-9ac7-899e6aa1d253', '1', '2026-11-17 07:46:12.780222+00', '1', '0', '3', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('b1cc0616-8f1b-49b9-9ac7-899e6aa1d253', '2', '2026-11-17 07:46:12.871639+00', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '[{"due_at": "2026-11-17T08:46:12.871639+00:00", "created_at": "2026-11-17T07:46:12.871639+00:00", "first_offset": null, "partition_id": 1, "scheduled_id": 1, "message_count": 1, "duplicate_times": null, "duplicate_offsets": null, "duplicate_positions": null, "duplicate_scheduled_ids": null}]');
+INSERT INTO penstock."queues" ("queue_id", "name", "description", "config", "created_at", "priorities", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'orders', NULL, '{}', '2026-11-17 07:46:12.758658+00', '{0}', '2026-11-17 07:46:12.758658+00');
 INSERT INTO penstock."ready" ("group_id", "priority", "seq", "partition_id", "lo", "hi", "attempt", "first_error", "last_error") OVERRIDING SYSTEM VALUE VALUES ('2', '0', '4', '1', '1', '2', '0', NULL, NULL);
 INSERT INTO penstock."ready" ("group_id", "priority", "seq", "partition_id", "lo", "hi", "attempt", "first_error", "last_error") OVERRIDING SYSTEM VALUE VALUES ('2', '0', '5', '1', '2', '3', '0', NULL, NULL);
-INSERT INTO penstock."scheduled" ("scheduled_id", "queue_id", "partition_id", "due_at", "created_at", "count", "bytes", "body", "ends", "keys", "key_ends", "headers", "header_ends", "dedupe_ids", "dedupe_positions") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 08:38:33.387134+00', '2026-11-17 07:38:33.387134+00', '1', '5',  E'\\x6c61746572',  E'\\x05000000', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '2026-11-17 07:38:33.253969+00', '3', '41',  E'\\x626164676f6f646f70656e', NULL,  E'\\x03000000070000000b000000',  E'\\x6b6b6b',  E'\\x010000000200000003000000',  E'\\x7b2268223a2231227d7b2268223a2231227d7b2268223a2231227d',  E'\\x09000000120000001b000000', NULL, NULL);
-INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('-1', '0', '2026-11-17 07:38:33.458912+00', '1', '6',  E'\\x737461676564', NULL,  E'\\x06000000', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."sink_runs" ("writer", "run", "run_number", "begun_at", "owner") OVERRIDING SYSTEM VALUE VALUES ('writer', 'run', '1', '2026-11-17 07:38:33.433153+00', 'postgres');
-INSERT INTO penstock."staged" ("stage_id", "first_ordinal", "queue_names", "partition_names", "counts", "staged_at") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '{orders}', '{ada}', '{1}', '2026-11-17 07:38:33.449233+00');
-INSERT INTO penstock."stages" ("stage_id", "writer", "run", "epoch", "created_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'writer', 'run', '0', '2026-11-17 07:38:33.433502+00');
+INSERT INTO penstock."scheduled" ("scheduled_id", "queue_id", "partition_id", "due_at", "created_at", "count", "bytes", "body", "ends", "keys", "key_ends", "headers", "header_ends", "dedupe_ids", "dedupe_positions") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 08:46:12.871639+00', '2026-11-17 07:46:12.871639+00', '1', '5',  E'\\x6c61746572',  E'\\x05000000', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '2026-11-17 07:46:12.780222+00', '3', '41',  E'\\x626164676f6f646f70656e', NULL,  E'\\x03000000070000000b000000',  E'\\x6b6b6b',  E'\\x010000000200000003000000',  E'\\x7b2268223a2231227d7b2268223a2231227d7b2268223a2231227d',  E'\\x09000000120000001b000000', NULL, NULL);
+INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('-1', '0', '2026-11-17 07:46:12.915113+00', '1', '6',  E'\\x737461676564', NULL,  E'\\x06000000', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."sink_runs" ("writer", "run", "run_number", "begun_at", "owner") OVERRIDING SYSTEM VALUE VALUES ('writer', 'run', '1', '2026-11-17 07:46:12.900803+00', 'postgres');
+INSERT INTO penstock."staged" ("stage_id", "first_ordinal", "queue_names", "partition_names", "counts", "staged_at") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '{orders}', '{ada}', '{1}', '2026-11-17 07:46:12.905014+00');
+INSERT INTO penstock."stages" ("stage_id", "writer", "run", "epoch", "created_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'writer', 'run', '0', '2026-11-17 07:46:12.901091+00');
 SELECT setval('penstock.consumer_groups_group_id_seq', 2);
 SELECT setval('penstock.dead_letters_dead_letter_id_seq', 1);
 SELECT setval('penstock.partitions_partition_id_seq', 1);

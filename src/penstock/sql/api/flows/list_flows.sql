@@ -1,6 +1,6 @@
 -- penstock.list_flows()
 --
--- The flows there are, and how each fares. Of what it has still to do, warm is admitted to an epoch that is not
+-- The flows there are, and their status. Of what it has still to do, warm is admitted to an epoch that is not
 -- published yet, and cold is the rest: both by subtraction.
 --
 -- Returns: a row per flow, by name. The state is lost where a supervisor has not been heard of for 15 seconds, and

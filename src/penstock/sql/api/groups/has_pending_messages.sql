@@ -5,8 +5,8 @@
 -- does not exist has everything before it, so the answer is true; a queue that does not exist has nothing.
 --
 -- Parameters: partition_name - null or '*' for any; lows - as in pop_claims.
--- Returns: whether something is in line.
--- Calls: nothing. Tables: queues, consumer_groups, partitions, journal, ready (read).
+-- Returns: whether something is in the ready list.
+-- Calls: newest_state. Tables: queues, consumer_groups, partitions, ready (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.has_pending_messages(
     queue_name text, partition_name text DEFAULT NULL, consumer_group text DEFAULT 'default', lows bigint[] DEFAULT NULL
@@ -50,12 +50,7 @@ BEGIN
     RETURN EXISTS (
         SELECT 1
         FROM penstock.partitions p
-        CROSS JOIN LATERAL (
-            SELECT j.state FROM penstock.journal j
-            WHERE j.group_id = reader.group_id AND j.partition_id = p.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j
+        CROSS JOIN LATERAL penstock.newest_state(reader.group_id, p.partition_id) j
         WHERE p.queue_id = reader.queue_id AND p.name = partition_name
           AND (j.state = 'r' OR EXISTS (
               -- Ranges of a shared group, beside the frontier.

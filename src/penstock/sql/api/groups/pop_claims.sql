@@ -2,15 +2,15 @@
 --                     consumer, auto_ack, lows, passing)
 --
 -- Claims partitions that have messages for a group and returns the messages, still packed: the form that the clients
--- use. Queue and group come into being on first use. It takes partitions from the front of the line, so the one
+-- use. Queue and group come into being on first use. It takes partitions from the front of the ready list, so the one
 -- that waited longest comes first; it never locks a partition and never waits. With nothing to give it writes nothing.
 --
 -- Parameters: partition_name - null for any; max_messages and max_bytes - of each partition; lease_time - seconds,
 -- null for the group's or the queue's; consumer - a name for operators; auto_ack - count as done what is handed out
--- (at most once); lows - for each of the queue's priorities, where in line to begin: a client that has just taken a
+-- (at most once); lows - for each of the queue's priorities, where in the ready list to begin: a client that has just taken a
 -- place looks no further back, until it does so again every few seconds. Null begins at the front; passing - ids of
 -- partitions to leave alone.
--- Returns: for each claim one row per slice. `claimed_from` is where the claim begins, `line_seq` which place in line
+-- Returns: for each claim one row per slice. `claimed_from` is where the claim begins, `line_seq` which ready list entry
 -- it had, `line_level` which of the priorities, `shared` the group's mode.
 -- Calls: require_read_committed, ensure_group, claim_named, claim_partition, claim_range.
 -- Tables: queues, consumer_groups (read), ready (delete).

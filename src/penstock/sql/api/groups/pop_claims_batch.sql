@@ -2,7 +2,7 @@
 --                           lease_times, consumers, auto_acks, lows, max_total)
 --
 -- Answers many pops in one call: the form in which the clients send pops that come at the same time. Requests that
--- name a partition go first. Then those of one group that take any partition share one walk along the line: the first
+-- name a partition go first. Then those of one group that take any partition share one walk along the ready list: the first
 -- of them gets the partition that waited longest, the second the next one. In an ordered group they leave alone what
 -- others of the batch name, and of several that name the same partition one wins. In a shared group the same partition
 -- may serve several, with ranges that do not overlap. Groups do not see one another.

@@ -2,7 +2,7 @@
 --
 -- Changes a partition, creating it on first use.
 --
--- Parameters: priority - higher is served first; null keeps it. It holds from the next time in line.
+-- Parameters: priority - higher is served first; null keeps it. It holds from the next entry in the ready list on.
 -- Returns: nothing.
 -- Calls: ensure_partitions, find_partition. Tables: queues, partitions (update).
 -- Granted to: admin.

@@ -1,14 +1,14 @@
 -- penstock.resync(after_partition, max_partitions)
 --
 -- Repairs readiness, after a restore or logical replication that did not run penstock's functions: every partition with
--- work is put in line, every place in line that no journal knows is removed, and those at a priority at which nobody looks
+-- work is put in the ready list, every ready list entry that no journal knows is removed, and those at a priority at which nobody looks
 -- are moved to their partition's. Harmless at any time, under load too, and
 -- as often as you like. Call it again with the returned position until that is null.
 --
 -- Parameters: after_partition - where the last call ended; max_partitions - how many to visit.
 -- Returns: what was repaired, and where to go on.
--- Calls: partition_span, append_state, wake_partitions, require_read_committed. Tables: consumer_groups, partitions
--- (lock), queues (update), journal, scheduled (read), ready (update, delete).
+-- Calls: partition_span, append_state, wake_partitions, require_read_committed, newest_state. Tables: consumer_groups,
+-- partitions (lock), queues (update), journal, scheduled (read), ready (update, delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.resync(after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000)
 RETURNS TABLE (visited bigint, repaired bigint, busy bigint, next_partition bigint)
@@ -77,10 +77,7 @@ BEGIN
         WHERE y.ctid = ANY (ARRAY(
             SELECT y.ctid FROM penstock.ready y
             WHERE y.lo IS NULL AND y.seq IS DISTINCT FROM (
-                SELECT j.ready_seq FROM penstock.journal j
-                WHERE j.group_id = y.group_id AND j.partition_id = y.partition_id
-                ORDER BY j.version DESC
-                LIMIT 1
+                SELECT j.ready_seq FROM penstock.newest_state(y.group_id, y.partition_id) j
             )
             FOR UPDATE SKIP LOCKED
         ));
@@ -110,10 +107,7 @@ BEGIN
             SELECT g.group_id, g.subscription, g.enrolled_to FROM penstock.consumer_groups g
             WHERE g.queue_id = place.queue_id AND (place.lane_of IS NULL OR place.lane_of = g.group_id)
         LOOP
-            SELECT j.* INTO newest FROM penstock.journal j
-            WHERE j.group_id = reader.group_id AND j.partition_id = place.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1;
+            SELECT j.* INTO newest FROM penstock.newest_state(reader.group_id, place.partition_id) j;
             IF newest.version IS NULL THEN
                 IF span.head_offset > span.floor_offset AND reader.subscription <> 'new' AND reader.enrolled_to IS NULL THEN
                     PERFORM penstock.wake_partitions(ARRAY[place.partition_id], ARRAY[span.head_offset], reader.group_id);

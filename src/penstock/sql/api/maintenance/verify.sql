@@ -147,18 +147,18 @@ AS $$
       AND NOT EXISTS (SELECT 1 FROM newest n WHERE n.group_id = g.group_id AND n.partition_id = s.partition_id)
       AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
     UNION ALL
-    SELECT 'ready_without_place', count(*), 'ready, and not in line' FROM newest n
+    SELECT 'ready_without_place', count(*), 'ready, and not in the ready list' FROM newest n
     WHERE n.state = 'r' AND NOT EXISTS (
         SELECT 1 FROM penstock.ready y WHERE y.group_id = n.group_id AND y.seq = n.ready_seq
     )
     UNION ALL
-    SELECT 'places_of_nobody', count(*), 'a place in line that no journal knows' FROM penstock.ready y
+    SELECT 'places_of_nobody', count(*), 'a ready list entry that no journal knows' FROM penstock.ready y
     WHERE y.lo IS NULL AND NOT EXISTS (
         SELECT 1 FROM newest n
         WHERE n.group_id = y.group_id AND n.partition_id = y.partition_id AND n.state = 'r' AND n.ready_seq = y.seq
     )
     UNION ALL
-    SELECT 'places_at_unknown_priority', count(*), 'a place in line at a priority that its queue does not know'
+    SELECT 'places_at_unknown_priority', count(*), 'a ready list entry at a priority that its queue does not know'
     FROM penstock.ready y
     JOIN penstock.consumer_groups g ON g.group_id = y.group_id
     JOIN penstock.queues q ON q.queue_id = g.queue_id

@@ -6,8 +6,8 @@
 -- Parameters: one entry of those of push_segments; producer and sequence as there.
 -- Returns: where the segment went and the time its messages got.
 -- Calls: ensure_partitions, require_packed, compresses, pushed_before, offset_limit, refuse_full, wake_partitions,
--- push_segments, queue_lock_class, int32_at, packed_bytes. Tables: queues, consumer_groups (read), partitions (lock),
--- segments, producers (insert).
+-- push_segments, queue_lock_class, int32_at, packed_bytes, newest_segment. Tables: queues, consumer_groups (read),
+-- partitions (lock), segments, producers (insert).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.push_segment(
     queue_name     text,
@@ -81,12 +81,9 @@ BEGIN
     END IF;
 
     -- New statements, hence new snapshots: under the locks they see every push, every segment and every group there is.
-    SELECT newest.base_offset + newest.count, greatest(clock_timestamp(), newest.created_at)
+    SELECT newest.head_offset, greatest(clock_timestamp(), newest.created_at)
     INTO first_offset, created_at
-    FROM penstock.segments newest
-    WHERE newest.partition_id = target.partition_id
-    ORDER BY newest.base_offset DESC
-    LIMIT 1;
+    FROM penstock.newest_segment(target.partition_id) newest;
     IF NOT FOUND THEN
         first_offset := 0;
         created_at := clock_timestamp();

@@ -11,8 +11,8 @@
 -- snapshots that it keeps, or null; takes_over - whether it starts, and the group shall follow it from now on.
 -- Returns: how many positions moved, and how many partitions were busy; raises object_not_in_prerequisite_state when
 -- another reader has taken the group over.
--- Calls: require_read_committed, ensure_reader, partition_span, find_queue. Tables: consumer_groups (update), flows
--- (read), partitions (lock), journal, ready (insert, delete), queues (read).
+-- Calls: require_read_committed, ensure_reader, partition_span, find_queue, newest_state. Tables: consumer_groups
+-- (update), flows (read), partitions (lock), journal, ready (insert, delete), queues (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.advance_reader(
     queue_name text, group_name text, partition_ids bigint[], offsets bigint[],
@@ -74,13 +74,7 @@ BEGIN
             SELECT p.priority FROM penstock.partitions p WHERE p.partition_id = w.partition_id LIMIT 1
         ) p
         CROSS JOIN LATERAL penstock.partition_span(w.partition_id) s
-        LEFT JOIN LATERAL (
-            SELECT j.version, j.committed, j.skipped, j.ready_seq
-            FROM penstock.journal j
-            WHERE j.group_id = reader AND j.partition_id = w.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j ON true
+        LEFT JOIN LATERAL penstock.newest_state(reader, w.partition_id) j ON true
         WHERE j.version IS NULL OR least(w.position, s.head_offset) > j.committed
            OR exact AND least(w.position, s.head_offset) < j.committed
     ), left_line AS (

@@ -4,7 +4,7 @@
 --
 -- Parameters: queue_names - queues; one that has no such group has no rows; group_name.
 -- Returns: one row of parallel arrays: partition ids and positions.
--- Calls: nothing. Tables: queues, consumer_groups, partitions, journal (read).
+-- Calls: newest_state. Tables: queues, consumer_groups, partitions (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.reader_positions(queue_names text[], group_name text)
 RETURNS TABLE (partition_ids bigint[], positions bigint[])
@@ -17,11 +17,6 @@ AS $$
     FROM penstock.queues q
     JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id AND g.name = group_name
     JOIN penstock.partitions p ON p.queue_id = q.queue_id AND (p.lane_of IS NULL OR p.lane_of = g.group_id)
-    CROSS JOIN LATERAL (
-        SELECT j.committed FROM penstock.journal j
-        WHERE j.group_id = g.group_id AND j.partition_id = p.partition_id
-        ORDER BY j.version DESC
-        LIMIT 1
-    ) j
+    CROSS JOIN LATERAL penstock.newest_state(g.group_id, p.partition_id) j
     WHERE q.name = ANY (queue_names)
 $$;

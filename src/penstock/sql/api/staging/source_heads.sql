@@ -7,7 +7,7 @@
 -- must match; with_floors - whether the floors are wanted too; reader - a group whose private lanes are wanted too;
 -- skip_missing - whether a queue that does not exist has no partitions, instead of being an error.
 -- Returns: one row of parallel arrays: partition ids, floors (0 where not wanted), heads.
--- Calls: find_queue, partition_span. Tables: queues, consumer_groups, partitions, segments (read).
+-- Calls: find_queue, partition_span, newest_segment. Tables: queues, consumer_groups, partitions (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.source_heads(
     queue_names text[], queue_pattern text DEFAULT NULL, with_floors boolean DEFAULT false, reader text DEFAULT NULL,
@@ -40,14 +40,9 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT array_agg(p.partition_id), array_agg(0::bigint), array_agg(coalesce(s.head, 0))
+    SELECT array_agg(p.partition_id), array_agg(0::bigint), array_agg(coalesce(s.head_offset, 0))
     FROM unnest(wanted) w (queue_id)
     JOIN penstock.partitions p ON p.queue_id = w.queue_id AND (p.lane_of IS NULL OR p.lane_of = ANY (groups))
-    LEFT JOIN LATERAL (
-        SELECT s.base_offset + s.count AS head FROM penstock.segments s
-        WHERE s.partition_id = p.partition_id
-        ORDER BY s.base_offset DESC
-        LIMIT 1
-    ) s ON true;
+    LEFT JOIN LATERAL penstock.newest_segment(p.partition_id) s ON true;
 END
 $$;

@@ -1,6 +1,6 @@
 -- penstock.append_state(before, next_state, committed, attempt, narrow_attempt, narrow_to, due_at, first_error, last_error)
 --
--- Appends the next journal row of a (group, partition) that nobody holds any more, and its place in line where the
+-- Appends the next journal row of a (group, partition) that nobody holds any more, and its ready list entry where the
 -- state is ready. The caller is the one who may (see the table of owners in docs/design.md).
 --
 -- Parameters: before - the newest row; the others - what the new row says.

@@ -1,11 +1,11 @@
 -- penstock.claim_named(reader, queue, wanted, mode, priorities, settings, …)
 --
--- Claims a partition by name, if it is in line: pop_claims for whoever wants that one only.
+-- Claims a partition by name, if it is in the ready list: pop_claims for whoever wants that one only.
 --
 -- Parameters: the group, the queue, the partition's name, the group's mode, the queue's priorities, then those of
 -- pop_claims.
 -- Returns: the rows of pop_claims.
--- Calls: claim_partition, claim_range. Tables: partitions, journal (read), ready (delete).
+-- Calls: claim_partition, claim_range, newest_state. Tables: partitions (read), ready (delete).
 CREATE OR REPLACE FUNCTION penstock.claim_named(
     reader       integer,
     queue        integer,
@@ -36,7 +36,7 @@ DECLARE
     place  bigint;
     line   penstock.ready;
 BEGIN
-    -- Level 0: a place taken out of turn says nothing about the line before it.
+    -- Level 0: a place taken out of turn says nothing about the ready list before it.
     WHILE mode = 'shared' LOOP
         -- Ranges that came back first, then the frontier.
         DELETE FROM penstock.ready y
@@ -58,10 +58,7 @@ BEGIN
     END LOOP;
     SELECT j.ready_seq INTO place
     FROM (
-        SELECT j.state, j.ready_seq FROM penstock.journal j
-        WHERE j.group_id = reader AND j.partition_id = target
-        ORDER BY j.version DESC
-        LIMIT 1
+        SELECT j.state, j.ready_seq FROM penstock.newest_state(reader, target) j
     ) j
     WHERE j.state = 'r';
     DELETE FROM penstock.ready y

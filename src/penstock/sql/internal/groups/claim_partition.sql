@@ -1,15 +1,15 @@
 -- penstock.claim_partition(target_group, target, partition_of, line_level, line_seq, settings, max_messages, max_bytes,
 --                          lease_time, consumer, auto_ack)
 --
--- Claims one partition whose place in line the caller has just deleted. That, and the journal's word that this was
+-- Claims one partition whose ready list entry the caller has just deleted. That, and the journal's word that this was
 -- the place, makes the caller the only one who may append the next journal row; the key would refuse a second one.
 -- Messages are read before anything is claimed: what cannot be read is not claimed.
 --
 -- Parameters: those of pop_claims, for one partition.
 -- Returns: the rows of pop_claims; none when there is nothing to give: then the partition is parked, to be looked at
 -- once more in a moment, or waits for a delay or a quiet period to pass.
--- Calls: deliverable, stop_after_bytes, segment_slices, trim_journal. Tables: partitions (read), journal, ready
--- (insert).
+-- Calls: deliverable, stop_after_bytes, segment_slices, trim_journal, newest_state. Tables: partitions (read), journal,
+-- ready (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_partition(
     target_group integer,
     target       bigint,
@@ -46,10 +46,7 @@ DECLARE
     until    timestamptz;
     given    boolean := false;
 BEGIN
-    SELECT j.* INTO before FROM penstock.journal j
-    WHERE j.group_id = target_group AND j.partition_id = target
-    ORDER BY j.version DESC
-    LIMIT 1;
+    SELECT j.* INTO before FROM penstock.newest_state(target_group, target) j;
     IF before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line_seq THEN
         RETURN; -- an old place of a partition that has gone on since
     END IF;

@@ -1,13 +1,14 @@
 -- penstock.claim_range(line, line_level, settings, max_messages, max_bytes, lease_time, consumer, auto_ack)
 --
--- Claims for a shared group: the range of a place in line, or, from the place of a partition's frontier, the next new
+-- Claims for a shared group: the range of a ready list entry, or, from the place of a partition's frontier, the next new
 -- messages. Whoever holds the frontier carves several ranges at once, takes one and puts the others and the frontier
--- back in line, so that pops do not queue up behind one another's commit. Messages are read before they are claimed: what
+-- back in the ready list, so that pops do not queue up behind one another's commit. Messages are read before they are claimed: what
 -- cannot be read is not claimed.
 --
 -- Parameters: line - the place, which the caller has just deleted; the others as in pop_claims.
 -- Returns: the rows of pop_claims.
--- Calls: deliverable, append_state, trim_journal, partition_span, stop_after_bytes, segment_slices. Tables: partitions (read), journal, ready, claims, skips (insert).
+-- Calls: deliverable, append_state, trim_journal, partition_span, stop_after_bytes, segment_slices, newest_state.
+-- Tables: partitions (read), ready, claims, skips (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_range(
     line         penstock.ready,
     line_level   integer,
@@ -41,10 +42,7 @@ DECLARE
     until    timestamptz;
 BEGIN
     IF line.lo IS NULL THEN
-        SELECT j.* INTO before FROM penstock.journal j
-        WHERE j.group_id = line.group_id AND j.partition_id = line.partition_id
-        ORDER BY j.version DESC
-        LIMIT 1;
+        SELECT j.* INTO before FROM penstock.newest_state(line.group_id, line.partition_id) j;
         IF before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line.seq THEN
             RETURN; -- an old place of a partition that has gone on since
         END IF;
@@ -88,7 +86,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- What is over the limits goes back in line as it was. A range that failed is given out a message at a time, since
+    -- What is over the limits goes back in the ready list as it was. A range that failed is given out a message at a time, since
     -- nobody knows which of them failed.
     carved := penstock.stop_after_bytes(
         line.partition_id, start, least(stop, start + CASE WHEN line.attempt > 0 THEN 1 ELSE max_messages END), max_bytes

@@ -1,6 +1,6 @@
 -- penstock.delete_positions(target_groups, targets)
 --
--- Deletes what groups know of partitions: positions, places in line, and claims, which thereby lose their lease. Waits
+-- Deletes what groups know of partitions: positions, ready list entries, and claims, which thereby lose their lease. Waits
 -- for whoever is changing them, and goes on until nothing is left: what such a transaction leaves in place of what it
 -- ends cannot be seen before it has committed. The caller keeps others from beginning anew.
 --
@@ -17,7 +17,7 @@ BEGIN
     DELETE FROM penstock.beginnings b
     WHERE b.group_id = ANY (target_groups) AND (targets IS NULL OR b.partition_id = ANY (targets));
     LOOP
-        -- The line has no index by partition, and the journal knows the places.
+        -- The ready list has no index by partition, and the journal knows the places.
         WITH gone AS (
             DELETE FROM penstock.journal j
             WHERE j.group_id = ANY (target_groups) AND (targets IS NULL OR j.partition_id = ANY (targets))

@@ -6,7 +6,7 @@
 -- Parameters: target - the partition; committed - the group's position; settings - the group's.
 -- Returns: the range (empty when stop_offset <= start_offset), the head, and, where messages wait for a delay or
 -- a quiet period, when to look again.
--- Calls: offset_at, partition_span, time_in_runs, segment_slices. Tables: segments (read).
+-- Calls: offset_at, partition_span, time_in_runs, segment_slices, newest_segment. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.deliverable(
     target bigint, committed bigint, settings jsonb,
     OUT start_offset bigint, OUT stop_offset bigint, OUT head_offset bigint, OUT due_at timestamptz
@@ -19,11 +19,7 @@ DECLARE
     delay     float8 := (settings ->> 'delay')::float8;
     quiet     float8 := (settings ->> 'quiet_period')::float8;
 BEGIN
-    SELECT s.base_offset + s.count, s.created_at INTO head_offset, newest_at
-    FROM penstock.segments s
-    WHERE s.partition_id = target
-    ORDER BY s.base_offset DESC
-    LIMIT 1;
+    SELECT s.head_offset, s.created_at INTO head_offset, newest_at FROM penstock.newest_segment(target) s;
     head_offset := coalesce(head_offset, 0);
     start_offset := committed;
     stop_offset := head_offset;

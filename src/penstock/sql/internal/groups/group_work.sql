@@ -1,13 +1,13 @@
 -- penstock.group_work(target_group)
 --
--- The partitions of a group that are not idle: in line, claimed, waiting for a timer, not taken up yet, or pushed to while
+-- The partitions of a group that are not idle: in the ready list, claimed, waiting for a timer, not taken up yet, or pushed to while
 -- the sweep has not woken the group. Idle ones have no lag by definition, so this is all there is to look at for lag, depth
 -- and what is pending.
 --
 -- Parameters: target_group.
 -- Returns: a row per such partition with its newest journal row's words and its head.
--- Calls: partition_span, offset_at. Tables: ready, journal, claims, segments, partitions, doorbells, consumer_groups
--- (read).
+-- Calls: partition_span, offset_at, newest_state. Tables: ready, journal, claims, segments, partitions, doorbells,
+-- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.group_work(target_group integer)
 RETURNS TABLE (
     partition_id bigint, state "char", committed bigint, claimed_to bigint, head_offset bigint, since timestamptz
@@ -31,12 +31,7 @@ AS $$
         -- A renewal is no new claim.
         coalesce(j.claimed_at, j.at)
     FROM (SELECT t.partition_id FROM touched t UNION SELECT r.partition_id FROM rung r) t
-    CROSS JOIN LATERAL (
-        SELECT j.state, j.committed, j.claimed_to, j.at, j.claimed_at FROM penstock.journal j
-        WHERE j.group_id = target_group AND j.partition_id = t.partition_id
-        ORDER BY j.version DESC
-        LIMIT 1
-    ) j
+    CROSS JOIN LATERAL penstock.newest_state(target_group, t.partition_id) j
     CROSS JOIN LATERAL penstock.partition_span(t.partition_id) s
     WHERE j.state <> 'i' OR s.head_offset > j.committed
     UNION ALL

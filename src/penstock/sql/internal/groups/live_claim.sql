@@ -4,7 +4,7 @@
 --
 -- Parameters: the group, the partition and the lease id.
 -- Returns: the newest journal row; nulls when the lease has expired or is not the claim's own.
--- Calls: lock_newest. Tables: journal (lock).
+-- Calls: lock_newest, newest_state. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.live_claim(target_group integer, target bigint, lease uuid)
 RETURNS penstock.journal
 LANGUAGE plpgsql
@@ -14,10 +14,7 @@ DECLARE
 BEGIN
     PERFORM penstock.lock_newest(ARRAY[target_group], ARRAY[target]);
     -- A new statement, hence a new snapshot: whoever held the lock before us may have ended the claim.
-    SELECT j.* INTO found FROM penstock.journal j
-    WHERE j.group_id = target_group AND j.partition_id = target
-    ORDER BY j.version DESC
-    LIMIT 1;
+    SELECT j.* INTO found FROM penstock.newest_state(target_group, target) j;
     IF found.state = 'c' AND found.lease_id = lease AND found.due_at > clock_timestamp() THEN
         RETURN found;
     END IF;

@@ -1,8 +1,8 @@
 -- penstock.offer_range(held, from_offset, to_offset, attempt, first_error, last_error)
 --
--- Puts a range of a shared group back in line, as one place. One with attempts is given out a message at a time.
+-- Puts a range of a shared group back in the ready list, as one place. One with attempts is given out a message at a time.
 --
--- Parameters: held - the claim that the range was part of; the others - what the place in line says.
+-- Parameters: held - the claim that the range was part of; the others - what the ready list entry says.
 -- Returns: nothing.
 -- Calls: nothing. Tables: partitions (read), ready (insert).
 CREATE OR REPLACE FUNCTION penstock.offer_range(

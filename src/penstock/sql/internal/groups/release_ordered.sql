@@ -4,7 +4,7 @@
 --
 -- Parameters: as in release_claim.
 -- Returns: whether there was such a claim.
--- Calls: lock_newest, append_state. Tables: journal (read).
+-- Calls: lock_newest, append_state, newest_state. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.release_ordered(group_id integer, partition_id bigint, lease_id uuid)
 RETURNS boolean
 LANGUAGE plpgsql
@@ -13,10 +13,7 @@ DECLARE
     claim penstock.journal;
 BEGIN
     PERFORM penstock.lock_newest(ARRAY[release_ordered.group_id], ARRAY[release_ordered.partition_id]);
-    SELECT j.* INTO claim FROM penstock.journal j
-    WHERE j.group_id = release_ordered.group_id AND j.partition_id = release_ordered.partition_id
-    ORDER BY j.version DESC
-    LIMIT 1;
+    SELECT j.* INTO claim FROM penstock.newest_state(release_ordered.group_id, release_ordered.partition_id) j;
     IF claim.state IS DISTINCT FROM 'c'
        OR release_ordered.lease_id IS NOT NULL
        AND (claim.lease_id <> release_ordered.lease_id OR claim.due_at <= clock_timestamp())

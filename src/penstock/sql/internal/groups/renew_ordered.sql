@@ -4,7 +4,7 @@
 --
 -- Parameters: as in renew_claims.
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.
--- Calls: lock_newest. Tables: queues, consumer_groups (read), journal (read, insert).
+-- Calls: lock_newest, newest_state. Tables: queues, consumer_groups (read), journal (read, insert).
 CREATE OR REPLACE FUNCTION penstock.renew_ordered(
     group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8
 )
@@ -21,12 +21,7 @@ BEGIN
         ) AS until
         FROM unnest(group_ids, partition_ids, lease_ids) WITH ORDINALITY
             u (group_id, partition_id, lease_id, position)
-        CROSS JOIN LATERAL (
-            SELECT j.* FROM penstock.journal j
-            WHERE j.group_id = u.group_id AND j.partition_id = u.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j
+        CROSS JOIN LATERAL penstock.newest_state(u.group_id, u.partition_id) j
         JOIN penstock.consumer_groups g ON g.group_id = j.group_id
         JOIN penstock.queues q ON q.queue_id = g.queue_id
         WHERE j.state = 'c' AND j.lease_id = u.lease_id AND j.due_at > clock_timestamp()

@@ -1,12 +1,12 @@
 -- penstock.seek_partition(seeking, target, to_offset, to_time, to_end, preview)
 --
 -- Moves a group to another position in one partition. To be the one who may append, whatever the state is, it takes the
--- partition's lock, then that of the newest journal row, then the place in line; it waits for none of them.
+-- partition's lock, then that of the newest journal row, then the ready list entry; it waits for none of them.
 --
 -- Parameters: those of seek_partitions.
 -- Returns: 'moved', 'there' or 'busy', the positions, and whether a claim lost its lease.
--- Calls: partition_span, offset_at, append_state, trim_journal. Tables: partitions, journal (lock), ready, claims
--- (lock, delete), consumer_groups, queues (read).
+-- Calls: partition_span, offset_at, append_state, trim_journal, newest_state. Tables: partitions, journal (lock),
+-- ready, claims (lock, delete), consumer_groups, queues (read).
 CREATE OR REPLACE FUNCTION penstock.seek_partition(
     seeking integer, target bigint, to_offset bigint, to_time timestamptz, to_end text, preview boolean,
     OUT outcome text, OUT was_at bigint, OUT now_at bigint, OUT revoked boolean
@@ -25,10 +25,7 @@ BEGIN
             RETURN;
         END IF;
         -- SKIP LOCKED would go on to an older row: lock the newest or nothing.
-        SELECT j.* INTO before FROM penstock.journal j
-        WHERE j.group_id = seeking AND j.partition_id = target
-        ORDER BY j.version DESC
-        LIMIT 1;
+        SELECT j.* INTO before FROM penstock.newest_state(seeking, target) j;
         IF FOUND THEN
             PERFORM 1 FROM penstock.journal j
             WHERE j.group_id = seeking AND j.partition_id = target AND j.version = before.version
@@ -39,10 +36,7 @@ BEGIN
         END IF;
         locked := before.version;
     END IF;
-    SELECT j.* INTO before FROM penstock.journal j
-    WHERE j.group_id = seeking AND j.partition_id = target
-    ORDER BY j.version DESC
-    LIMIT 1;
+    SELECT j.* INTO before FROM penstock.newest_state(seeking, target) j;
     IF NOT preview AND before.version IS DISTINCT FROM locked THEN
         RETURN; -- somebody popped it or settled it before we had the lock
     END IF;

@@ -1,13 +1,13 @@
 -- penstock.wake_partitions(targets, base_offsets, only_group)
 --
--- Puts partitions that were just pushed to in line for every group that is not at them already. The caller holds the
+-- Puts partitions that were just pushed to in the ready list for every group that is not at them already. The caller holds the
 -- locks of the partitions and the shared lock of their queues, and calls this in a statement of its own: only so
 -- does it see the newest state of every group, and every group there is.
 --
 -- Parameters: targets - partition ids; base_offsets - the first offset that was pushed to each; only_group - null for
 -- every group.
 -- Returns: nothing.
--- Calls: begin_partition. Tables: partitions, consumer_groups (read), journal, ready (insert).
+-- Calls: begin_partition, newest_state. Tables: partitions, consumer_groups (read), journal, ready (insert).
 CREATE OR REPLACE FUNCTION penstock.wake_partitions(
     targets bigint[], base_offsets bigint[], only_group integer DEFAULT NULL
 )
@@ -32,13 +32,7 @@ BEGIN
         ) p
         JOIN penstock.consumer_groups g
             ON g.queue_id = p.queue_id AND (p.lane_of IS NULL OR p.lane_of = g.group_id)
-        LEFT JOIN LATERAL (
-            SELECT j.version, j.state, j.committed, j.skipped, j.acked_at
-            FROM penstock.journal j
-            WHERE j.group_id = g.group_id AND j.partition_id = p.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j ON true
+        LEFT JOIN LATERAL penstock.newest_state(g.group_id, p.partition_id) j ON true
         WHERE (j.state IS NULL OR j.state IN ('i', 'p')) AND (only_group IS NULL OR g.group_id = only_group)
           -- A subscription from a time to come has nothing to read yet, and takes the partition up then.
           AND (j.version IS NOT NULL OR g.from_time IS NULL OR g.from_time <= clock_timestamp())

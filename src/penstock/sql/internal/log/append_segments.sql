@@ -6,8 +6,8 @@
 --
 -- Parameters: targets - a partition id per segment; the others as in push_segments.
 -- Returns: one row per segment, in the order given. Times never go back within a partition.
--- Calls: refuse_full, offset_limit, packed_bytes, compresses, wake_partitions.
--- Tables: queues, partitions (read), segments, doorbells (insert).
+-- Calls: refuse_full, offset_limit, packed_bytes, compresses, wake_partitions, newest_segment. Tables: queues,
+-- partitions (read), segments, doorbells (insert).
 CREATE OR REPLACE FUNCTION penstock.append_segments(
     targets     bigint[],
     counts      integer[],
@@ -28,7 +28,7 @@ DECLARE
     compressed boolean[];
 BEGIN
     SELECT
-        array_agg(coalesce(newest.head, 0) + s.before ORDER BY s.position),
+        array_agg(coalesce(newest.head_offset, 0) + s.before ORDER BY s.position),
         array_agg(greatest(now_here, newest.created_at) ORDER BY s.position),
         array_agg(penstock.compresses(p.settings ->> 'compression') ORDER BY s.position)
     INTO offsets, times, compressed
@@ -43,13 +43,7 @@ BEGIN
         WHERE p.partition_id = s.target
         LIMIT 1
     ) p
-    LEFT JOIN LATERAL (
-        SELECT g.base_offset + g.count AS head, g.created_at
-        FROM penstock.segments g
-        WHERE g.partition_id = s.target
-        ORDER BY g.base_offset DESC
-        LIMIT 1
-    ) newest ON true;
+    LEFT JOIN LATERAL penstock.newest_segment(s.target) newest ON true;
 
     PERFORM penstock.refuse_full(p.name)
     FROM unnest(targets, offsets, counts) s (target, base_offset, count)

@@ -5,7 +5,7 @@
 --
 -- Parameters: partition_id.
 -- Returns: one row; zeros and nulls for a partition that never had a message.
--- Calls: nothing. Tables: segments (read).
+-- Calls: newest_segment. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.partition_span(partition_id bigint)
 RETURNS TABLE (floor_offset bigint, head_offset bigint, newest_at timestamptz)
 LANGUAGE sql STABLE PARALLEL SAFE
@@ -20,11 +20,5 @@ AS $$
         ORDER BY s.base_offset
         LIMIT 1
     ) oldest ON true
-    LEFT JOIN LATERAL (
-        SELECT s.base_offset + s.count AS head_offset, s.created_at
-        FROM penstock.segments s
-        WHERE s.partition_id = partition_span.partition_id
-        ORDER BY s.base_offset DESC
-        LIMIT 1
-    ) newest ON true
+    LEFT JOIN LATERAL penstock.newest_segment(partition_span.partition_id) newest ON true
 $$;

@@ -6,7 +6,7 @@
 -- Parameters: cutoff - segments that end at or before this offset go; max_segments - how many at most; low - where to begin:
 -- what the caller's transaction has dropped before would be passed over one by one.
 -- Returns: how many segments and messages were dropped, and where the last of them ends.
--- Calls: nothing. Tables: segments (delete, update), trimmed (insert).
+-- Calls: newest_segment. Tables: segments (delete, update), trimmed (insert).
 CREATE OR REPLACE FUNCTION penstock.drop_below(
     partition_id bigint, cutoff bigint, max_segments integer, low bigint DEFAULT 0,
     OUT dropped_segments bigint, OUT dropped_messages bigint, OUT dropped_to bigint
@@ -17,12 +17,7 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
 DECLARE
-    newest bigint := (
-        SELECT s.base_offset FROM penstock.segments s
-        WHERE s.partition_id = drop_below.partition_id
-        ORDER BY s.base_offset DESC
-        LIMIT 1
-    );
+    newest bigint := (SELECT s.base_offset FROM penstock.newest_segment(drop_below.partition_id) s);
     locked integer;
     stub   integer;
 BEGIN

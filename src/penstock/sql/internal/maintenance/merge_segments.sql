@@ -8,7 +8,7 @@
 -- Parameters: min_segments - fewer are not worth it; since - up to when this was called before until there was nothing
 -- to do: what is older, and lies below what cannot be merged, is not looked at again.
 -- Returns: how many segments became one; 0 when there is nothing to do.
--- Calls: end_at, int32_pack, null_flags. Tables: segments (lock, update, delete).
+-- Calls: end_at, int32_pack, null_flags, newest_segment. Tables: segments (lock, update, delete).
 CREATE OR REPLACE FUNCTION penstock.merge_segments(
     partition_id bigint, min_segments integer DEFAULT 64, since timestamptz DEFAULT '-infinity'
 )
@@ -24,12 +24,7 @@ DECLARE
     locked integer;
     merged record;
 BEGIN
-    newest := (
-        SELECT s.base_offset FROM penstock.segments s
-        WHERE s.partition_id = merge_segments.partition_id
-        ORDER BY s.base_offset DESC
-        LIMIT 1
-    );
+    newest := (SELECT s.base_offset FROM penstock.newest_segment(merge_segments.partition_id) s);
     low := (
         SELECT s.base_offset FROM penstock.segments s
         WHERE s.partition_id = merge_segments.partition_id AND s.base_offset < newest AND s.created_at < since

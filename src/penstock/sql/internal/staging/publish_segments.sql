@@ -5,8 +5,8 @@
 --
 -- Parameters: stage_ids - in the order in which their messages shall lie.
 -- Returns: how many segments and messages there were.
--- Calls: ensure_partitions, wake_partitions, queue_lock_class. Tables: staged (read), partitions (lock), segments
--- (update), queues (read).
+-- Calls: ensure_partitions, wake_partitions, queue_lock_class, newest_segment. Tables: staged (read), partitions
+-- (lock), segments (update), queues (read).
 CREATE OR REPLACE FUNCTION penstock.publish_segments(stage_ids bigint[], OUT segments bigint, OUT messages bigint)
 LANGUAGE plpgsql
 SET enable_bitmapscan = off
@@ -80,17 +80,11 @@ BEGIN
     -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
     now_here := clock_timestamp();
     SELECT
-        array_agg(coalesce(newest.head, 0) ORDER BY w.position),
+        array_agg(coalesce(newest.head_offset, 0) ORDER BY w.position),
         array_agg(greatest(now_here, newest.created_at) ORDER BY w.position)
     INTO heads, times
     FROM unnest(targets) WITH ORDINALITY w (target, position)
-    LEFT JOIN LATERAL (
-        SELECT g.base_offset + g.count AS head, g.created_at
-        FROM penstock.segments g
-        WHERE g.partition_id = w.target
-        ORDER BY g.base_offset DESC
-        LIMIT 1
-    ) newest ON true;
+    LEFT JOIN LATERAL penstock.newest_segment(w.target) newest ON true;
     ends := heads;
     -- A join by name would compare each segment with each partition whenever the planner takes them for few, and it knows
     -- neither number. No name holds a control character, so one keeps two names apart.

@@ -1,7 +1,7 @@
 -- penstock.enrol_partitions(target_group, max_partitions, creating)
 --
--- Takes up partitions that were there before a group, or came beside it: puts those with messages for it in line, oldest
--- first. A partition that somebody is pushing to is passed over (that push sees the group and puts it in line itself,
+-- Takes up partitions that were there before a group, or came beside it: puts those with messages for it in the ready list, oldest
+-- first. A partition that somebody is pushing to is passed over (that push sees the group and puts it in the ready list itself,
 -- unless it rolls back); then another round follows the last one, until none was passed over.
 --
 -- A push that does not know of the group holds the shared lock of the queue since before the group was committed. Those who
@@ -10,7 +10,7 @@
 --
 -- Parameters: target_group; max_partitions - how many to visit; creating - whether this is the transaction that creates the
 -- group. Then nobody else knows of it, so nobody else can take a partition up for it.
--- Returns: how many were put in line.
+-- Returns: how many were put in the ready list.
 -- Calls: wake_partitions, partition_span, queue_lock_class. Tables: consumer_groups (update), partitions (lock), journal
 -- (read).
 CREATE OR REPLACE FUNCTION penstock.enrol_partitions(

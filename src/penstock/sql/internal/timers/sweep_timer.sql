@@ -4,7 +4,8 @@
 --
 -- Parameters: the journal row that holds the timer.
 -- Returns: whether it did; false when a lock could not be had, or when it has gone on already: a later sweep comes again.
--- Calls: fail_claim, append_state, deliverable. Tables: journal, partitions (lock), queues, consumer_groups (read).
+-- Calls: fail_claim, append_state, deliverable, newest_state. Tables: journal, partitions (lock), queues,
+-- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_timer(
     target_group integer, target bigint, timer_version bigint, timer_state "char"
 )
@@ -27,10 +28,7 @@ BEGIN
         RETURN false;
     END IF;
     -- A new statement, hence a new snapshot: look again under the lock.
-    SELECT j.* INTO newest FROM penstock.journal j
-    WHERE j.group_id = target_group AND j.partition_id = target
-    ORDER BY j.version DESC
-    LIMIT 1;
+    SELECT j.* INTO newest FROM penstock.newest_state(target_group, target) j;
     IF newest.version <> timer_version THEN
         RETURN false;
     END IF;
