@@ -9,8 +9,8 @@ import penstock
 SOURCE = Path(penstock.__file__).parent
 # Where a text is looked into, and why nothing else will do.
 ALLOWED = {
-    ("engine/address.py", "connect"): "not what it says, but whether a secret was taken out of it",
-    ("engine/address.py", "unreachable"): "libpq has no SQLSTATE for a connection that was refused",
+    ("postgres/address.py", "connect"): "not what it says, but whether a secret was taken out of it",
+    ("postgres/address.py", "unreachable"): "libpq has no SQLSTATE for a connection that was refused",
     ("pipeline/running.py", "explain"): "chooses the line to show; no decision depends on it",
 }
 # Functions of penstock that return the text of an exception.
