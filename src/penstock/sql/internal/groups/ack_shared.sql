@@ -43,12 +43,16 @@ BEGIN
             FROM (VALUES (held.lo, wanted.lo), (wanted.hi, held.hi)) rest (lo, hi)
             WHERE rest.lo < rest.hi;
         END LOOP;
+        IF done > 0 THEN
+            acked := acked || true;
+            CONTINUE;
+        END IF;
         -- What is done already is acknowledged once more, as long as something of the claim is held.
-        acked := acked || (done > 0 OR coalesce((
+        acked := acked || coalesce((
             SELECT bool_and(wanted.lo = wanted.hi OR c.lo >= wanted.hi OR c.hi <= wanted.lo) FROM penstock.claims c
             WHERE c.group_id = wanted.group_id AND c.partition_id = wanted.partition_id
               AND c.lease_id = wanted.lease_id AND c.due_at > clock_timestamp()
-        ), false));
+        ), false);
     END LOOP;
     RETURN acked;
 END
