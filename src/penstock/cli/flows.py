@@ -13,6 +13,7 @@ from penstock.cli.connection import Given
 from penstock.cli.options import Command, epilog, json_option, spark_conf, spark_options
 
 if TYPE_CHECKING:
+    from penstock.pipeline.flow import Flow
     from penstock.pipeline.running import Running
 
 _COLUMNS = (
@@ -65,53 +66,84 @@ def run(
     fails it is restarted with backoff, and the others go on. Ctrl-C stops all flows, also in the middle of an epoch:
     what was not published is read again next time. Exits with 1 if a flow has failed permanently.
     """
-    from penstock.errors import InvalidInput, MissingExtra
-    from penstock.pipeline.loading import load
+    from penstock.errors import MissingExtra
 
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtra("spark", "Running flows")
-    settings = context.ensure_object(Given).settings()
-    options = spark_conf(master, remote, conf)
+    with _Signals() as signals:
+        settings = context.ensure_object(Given).settings()
+        options = spark_conf(master, remote, conf)
+        flows = _load(file, names)
+
+        from penstock.pipeline import sessions
+        from penstock.pipeline.supervisor import Supervisor
+
+        supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
+        supervisor.require_free()
+        signals.stop_with(supervisor.end)
+        with sessions.opened(settings, master, remote, options) as spark, _live() as show:
+            signals.begin()
+            ran_well = supervisor.run(spark, show)
+        if not ran_well:
+            context.exit(_FAILED)
+
+
+def _load(file: str, names: tuple[str, ...]) -> "list[Flow]":
+    """Load the flows of a file, or those that are named."""
+    from penstock.errors import InvalidInput
+    from penstock.pipeline.loading import load
+
     flows = load(file)
     unknown = set(names) - {flow.name for flow in flows}
     if unknown:
         raise InvalidInput(f"{file} has no flow {', '.join(sorted(unknown))}")
-    flows = [flow for flow in flows if not names or flow.name in names]
-
-    from penstock.pipeline import sessions
-    from penstock.pipeline.supervisor import Supervisor
-
-    supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
-    supervisor.require_free()
-    # Signal handlers last: Spark installs its own when it starts.
-    with (
-        sessions.opened(settings, master, remote, options) as spark,
-        _live() as show,
-        _ends_with_signals(supervisor.end),
-    ):
-        ran_well = supervisor.run(spark, show)
-    if not ran_well:
-        context.exit(_FAILED)
+    return [flow for flow in flows if not names or flow.name in names]
 
 
-@contextmanager
-def _ends_with_signals(end: Callable[[], None]) -> Iterator[None]:
-    """Stop in order on the first Ctrl-C or SIGTERM, and at once on the second."""
-    seen = []
+class _Signals:
+    """Ctrl-C and SIGTERM: the first one stops the run in order, also while Spark starts; the second one at once.
 
-    def on_signal(number: int, frame: Any) -> None:
-        seen.append(number)
-        end()
-        if len(seen) > 1:
+    A start of Spark is not interrupted but stopped as soon as it is done: PySpark would leave its Java running.
+    """
+
+    def __init__(self) -> None:
+        self._stop: Callable[[], None] | None = None
+        self._count = 0
+        self._has_begun = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "_Signals":
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._install()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if kind is None or self._has_begun or self._count > 1:
+            return False
+        # A signal to all processes may have ended Spark while it started.
+        return kind is KeyboardInterrupt or (self._count == 1 and issubclass(kind, Exception))
+
+    def stop_with(self, stop: Callable[[], None]) -> None:
+        """Let the first signal call a function from now on; before, it interrupts what is done."""
+        self._stop = stop
+
+    def begin(self) -> None:
+        """Take Ctrl-C back from Spark, which has started."""
+        self._has_begun = True
+        self._install()
+
+    def _install(self) -> None:
+        for number in self._before:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self._count += 1
+        if self._stop is None or self._count > 1:
             raise KeyboardInterrupt
         output.remark("stopping…")
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        self._stop()
 
 
 @contextmanager
@@ -129,8 +161,8 @@ def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
         def show(running: "Sequence[Running]") -> None:
             table = Table("flow", "state", "epoch", "rows", "rows/s", "error")
             for one in running:
-                telling = one.telling()
-                cells = (one.name, telling.state, telling.epoch, one.rows, telling.rows_per_second, telling.error)
+                status = one.status()
+                cells = (one.name, status.state, status.epoch, one.rows, status.rows_per_second, status.error)
                 table.add_row(*("-" if cell is None else str(cell) for cell in cells))
             live.update(table, refresh=True)
 

@@ -32,11 +32,15 @@ DECLARE
     problem text := penstock.group_settings_problem(wanted);
 BEGIN
     PERFORM penstock.require_names(queue_name, group_name);
-    IF problem IS NULL AND create_group.subscription NOT IN ('all', 'new', 'time') THEN
-        problem := format('subscription is %s but must be all, new or time', to_json(create_group.subscription));
+    IF problem IS NULL AND (create_group.subscription IN ('all', 'new', 'time')) IS NOT TRUE THEN
+        problem := format(
+            'subscription is %s but must be all, new or time', coalesce(to_json(create_group.subscription)::text, 'null')
+        );
     END IF;
-    IF problem IS NULL AND create_group.mode NOT IN ('ordered', 'shared', 'external') THEN
-        problem := format('mode is %s but must be ordered, shared or external', to_json(create_group.mode));
+    IF problem IS NULL AND (create_group.mode IN ('ordered', 'shared', 'external')) IS NOT TRUE THEN
+        problem := format(
+            'mode is %s but must be ordered, shared or external', coalesce(to_json(create_group.mode)::text, 'null')
+        );
     END IF;
     IF problem IS NULL AND (create_group.subscription = 'time') <> (create_group.from_time IS NOT NULL) THEN
         problem := 'a subscription from a time needs from_time, and no other has one';

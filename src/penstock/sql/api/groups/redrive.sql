@@ -38,11 +38,11 @@ BEGIN
             ))) || jsonb_build_object(
                 'penstock-origin', penstock.message_id(d.partition_id, d.message_offset, d.created_at)::text
             ) || CASE
-                -- Outside of lanes the header is the sender's own, and says nothing.
+                -- Outside of lanes these headers are the sender's own, and say nothing.
                 WHEN EXISTS (
                     SELECT FROM penstock.partitions p WHERE p.partition_id = d.partition_id AND p.lane_of IS NOT NULL
                 ) THEN coalesce(d.headers, '{}')
-                ELSE coalesce(d.headers, '{}') - 'penstock-rows'
+                ELSE coalesce(d.headers, '{}') - ARRAY['penstock-partition', 'penstock-origin', 'penstock-rows']
             END || jsonb_strip_nulls(jsonb_build_object(
                 'penstock-rows', array_to_string(d.row_ids, ',')
             )) ORDER BY d.dead_letter_id) AS headers

@@ -1,6 +1,6 @@
-"""A flow becomes queries that can be started: its queues and its line in the registry are made, its checkpoint found.
+"""Builds the queries of a flow: creates its queues, registers it and finds its checkpoint.
 
-Whoever does this holds the flow. A flow that does not fit its checkpoint is refused, with the way out.
+The caller holds the flow. A flow that does not fit its checkpoint is refused, and the error says how to go on.
 """
 
 import time
@@ -28,8 +28,8 @@ _BUSY_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """How the queries shall run. `base` is where new checkpoints lie; `reset` names flows that begin with a new one."""
+class RunOptions:
+    """How to run the queries. `base` is where new checkpoints are stored; `reset` names flows that start with one."""
 
     base: str
     once: bool = False
@@ -44,25 +44,25 @@ class Registration(NamedTuple):
     is_earlier: bool
 
 
-class Enlister:
-    """Makes the queries of flows, for a Spark and a penstock."""
+class QueryBuilder:
+    """Builds the queries of flows."""
 
     def __init__(
         self,
         spark: "SparkSession",
         database: Database,
         connection: Connection,
-        wishes: Wishes,
+        options: RunOptions,
         echo: Callable[[str], None],
     ) -> None:
         self._spark, self._database, self._connection = spark, database, connection
-        self._wishes, self._echo = wishes, echo
+        self._options, self._echo = options, echo
         # The files of a Connect server are its own.
         self._is_here = not type(spark).__module__.startswith("pyspark.sql.connect")
 
-    def enlist(self, flow: Flow, made: "DataFrame", read_by_others: set[str]) -> list[Running]:
+    def build(self, flow: Flow, made: "DataFrame", read_by_others: set[str]) -> list[Running]:
         """Return the query of a flow, and those of its copies after it. `made` is what its steps make, as checked."""
-        spark, wishes = self._spark, self._wishes
+        spark, options = self._spark, self._options
         shape = checking.shape(flow, made)
         for queue in flow.sources.values():
             self._ensure_group(flow, queue)
@@ -87,22 +87,22 @@ class Enlister:
             writer = rows.writeStream.format("penstock").outputMode("append").options(**self._connection.options())
             return self._start(flow.name, flow.trigger, writer.option("groupId", flow.name), checkpoint)
 
-        def mend(query: "StreamingQuery") -> poison.Search:
+        def new_search(query: "StreamingQuery") -> poison.Search:
             return poison.Search(spark, self._database, flow, self._connection, query)
 
         running = Running(
             flow.name,
             start,
-            mend if flow.files is None else None,
-            once=wishes.once,
-            give_up=PATIENCE + 1 if wishes.once else None,
-            backoff=wishes.backoff,
+            new_search if flow.files is None else None,
+            once=options.once,
+            give_up=PATIENCE + 1 if options.once else None,
+            backoff=options.backoff,
             late_rows=self._late_rows(flow.name),
             sign=self._connection.sign,
         )
-        return [running, *(self._enlist_copy(flow, index, made) for index in range(len(flow.copies)))]
+        return [running, *(self._build_copy(flow, index, made) for index in range(len(flow.copies)))]
 
-    def _enlist_copy(self, flow: Flow, index: int, made: "DataFrame") -> Running:
+    def _build_copy(self, flow: Flow, index: int, made: "DataFrame") -> Running:
         from pyspark.sql.types import StructType
 
         spark, copy, queue, name = self._spark, flow.copies[index], flow.copied_queue, flow.copy_name(index)
@@ -113,7 +113,7 @@ class Enlister:
         listed = [(f"to {copy.place}", f"{Copy.__module__}.{Copy.__qualname__}", plugin_of(Copy.__module__))]
         ends: tuple[list[str], list[str]] = [queue], []
         checkpoint = self._register(name, DATA_SINK, ends, (copy.place,), None, listed, copy.where).checkpoint
-        options = self._connection.options() | {
+        read = self._connection.options() | {
             "subscribe": queue,
             "groupId": name,
             "startingOffsets": "committed",
@@ -124,23 +124,23 @@ class Enlister:
         def start() -> "StreamingQuery":
             self._ensure_queue(queue)
             if copy.kind == "parquet" and self._is_here:
-                _refuse_foreign_files(copy, checkpoint)
-            rows = spark.readStream.format("penstock").options(**options).load().drop("_message")
+                _refuse_files_of_other_query(copy, checkpoint)
+            rows = spark.readStream.format("penstock").options(**read).load().drop("_message")
             writer = rows.writeStream.options(**copy.options).format("parquet")
             if copy.kind == "parquet":
                 writer = writer.option("path", copy.place)
             table = copy.place if copy.kind == "table" else None
             return self._start(name, flow.trigger, writer, checkpoint, table)
 
-        give_up = PATIENCE if self._wishes.once else None
-        wishes, sign = self._wishes, self._connection.sign
-        return Running(name, start, once=wishes.once, give_up=give_up, backoff=wishes.backoff, sign=sign)
+        give_up = PATIENCE if self._options.once else None
+        options, sign = self._options, self._connection.sign
+        return Running(name, start, once=options.once, give_up=give_up, backoff=options.backoff, sign=sign)
 
     def _start(
         self, name: str, trigger: str, writer: Any, checkpoint: str, table: str | None = None
     ) -> "StreamingQuery":
         writer = writer.queryName(name).option("checkpointLocation", checkpoint)
-        writer = writer.trigger(availableNow=True) if self._wishes.once else writer.trigger(processingTime=trigger)
+        writer = writer.trigger(availableNow=True) if self._options.once else writer.trigger(processingTime=trigger)
         query: StreamingQuery = writer.start() if table is None else writer.toTable(table)
         return query
 
@@ -196,11 +196,11 @@ class Enlister:
         The first of the shapes is the flow's, and the others are what earlier versions made of the same flow.
         """
         shape = shapes[0]
-        wanted = checkpoint or checkpoints.place(self._wishes.base, name)
+        wanted = checkpoint or checkpoints.place(self._options.base, name)
         if self._is_here:
             wanted = checkpoints.absolute(wanted)
         known = next((info for info in self._database.run(flow_calls.flows()) if info.name == name), None)
-        if known is not None and name in self._wishes.reset:
+        if known is not None and name in self._options.reset:
             self._until_free(
                 f"flow {name} cannot be reset now: somebody holds partitions that it reads",
                 lambda: self._database.run(flow_calls.reset(name, wanted)),
@@ -237,7 +237,7 @@ class Enlister:
             time.sleep(_BUSY_PAUSE)
 
 
-def _refuse_foreign_files(copy: Copy, checkpoint: str) -> None:
+def _refuse_files_of_other_query(copy: Copy, checkpoint: str) -> None:
     """Spark passes over, silently, what a new query writes to files of another one."""
     folder = checkpoints.local_path(copy.place)
     if folder is not None and (folder / "_spark_metadata").exists() and checkpoints.is_missing(checkpoint):
