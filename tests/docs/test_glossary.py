@@ -18,12 +18,12 @@ RETIRED = {
     "fares": "status",
     "hall": "wait group",
     "halls": "wait groups",
+    "foreign": "user connection",
     "flown": "in flight",
 }
 # Still in use in rooms that are being rewritten; they move up as soon as the last name is gone.
 STILL_IN_USE = {
     "flight": "batch, in flight",
-    "foreign": "user connection",
     "hurried": "short lock wait",
     "lot": "push batch",
     "lots": "push batches",
