@@ -31,6 +31,7 @@ PACKAGE = ROOT / "src" / "penstock"
 
 # `AsyncClient` becomes `Client` and `async_operating` becomes `operating`; these follow no rule.
 NAMES = {
+    "AbstractAsyncContextManager": "AbstractContextManager",
     "StopAsyncIteration": "StopIteration",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",

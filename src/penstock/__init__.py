@@ -28,6 +28,7 @@ from penstock.errors import (
 )
 
 if TYPE_CHECKING:
+    from penstock.broker.infos import DeadLetter, GroupInfo, PartitionInfo, QueueInfo, ScheduledInfo
     from penstock.broker.messages import Duplicate, Message, PushResult, Scheduled, StoredMessage
     from penstock.client.async_client import AsyncClient
     from penstock.client.client import Client
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from penstock.client.transaction import Transaction
     from penstock.consuming.async_batch import AsyncBatch
     from penstock.consuming.batch import Batch
-    from penstock.postgres.statements.calls import PartitionInfo, QueueInfo
-    from penstock.postgres.statements.group_calls import DeadLetter, GroupInfo
-    from penstock.postgres.statements.option_calls import ScheduledInfo
 
 __version__ = "0.1.0"
 
@@ -49,16 +47,16 @@ _HOMES = {
     "AsyncClient": "penstock.client.async_client",
     "Batch": "penstock.consuming.batch",
     "Client": "penstock.client.client",
-    "DeadLetter": "penstock.postgres.statements.group_calls",
+    "DeadLetter": "penstock.broker.infos",
     "Duplicate": "penstock.broker.messages",
-    "GroupInfo": "penstock.postgres.statements.group_calls",
+    "GroupInfo": "penstock.broker.infos",
     "Message": "penstock.broker.messages",
-    "PartitionInfo": "penstock.postgres.statements.calls",
+    "PartitionInfo": "penstock.broker.infos",
     "PendingPush": "penstock.client.gathering",
     "PushResult": "penstock.broker.messages",
-    "QueueInfo": "penstock.postgres.statements.calls",
+    "QueueInfo": "penstock.broker.infos",
     "Scheduled": "penstock.broker.messages",
-    "ScheduledInfo": "penstock.postgres.statements.option_calls",
+    "ScheduledInfo": "penstock.broker.infos",
     "StoredMessage": "penstock.broker.messages",
     "Transaction": "penstock.client.transaction",
 }

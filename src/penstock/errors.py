@@ -45,6 +45,10 @@ class Retryable(PenstockError):
     """Nothing was changed, and a retry may succeed: a lock timeout, a deadlock, a stale snapshot."""
 
 
+class LockTimeout(Retryable):
+    """Somebody else's transaction held a lock for too long; nothing was changed."""
+
+
 class Unavailable(PenstockError, ConnectionError):
     """The database cannot be reached, or the connection broke during the call."""
 
@@ -59,6 +63,10 @@ class HandlerTimeout(PenstockError, TimeoutError):
 
 class SetupError(PenstockError):
     """The installation, a setting, the schema or a permission is wrong."""
+
+
+class ReadOnlyServer(SetupError):
+    """The server takes no writes: it is a standby, or still becoming the primary. Nothing was changed."""
 
 
 class MissingExtra(SetupError, ImportError):

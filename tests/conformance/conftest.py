@@ -1,4 +1,4 @@
-"""One suite for every way in: `api` is each client in turn, all with the calls of the synchronous one."""
+"""One suite for every way in: `api` is each client over each transport, all with the calls of the synchronous one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -6,12 +6,19 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from inspect import isawaitable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from penstock import AsyncBatch, AsyncClient, Client, PartitionInfo, QueueInfo
+from penstock.broker.async_transport import AsyncTransport
+from penstock.broker.transport import Transport
 from penstock.client.async_transaction import AsyncTransaction
+from penstock.postgres.async_database import AsyncDatabase
+from penstock.postgres.database import Database
+from penstock.settings import Settings, resolve
+
+from .recorder import AsyncRecorder, Recorder
 
 
 class InALoop:
@@ -111,8 +118,7 @@ class AlwaysTogether(InALoop):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        pops: Any = self._client._pops._work
-        pops.several = 1
+        self._client._batching.several_pops = 1
 
 
 def _bare(value: Any) -> Any:
@@ -129,16 +135,42 @@ def _awaitable(value: Any) -> Any:
     return handler
 
 
-TRANSPORTS: dict[str, Callable[..., Any]] = {
-    "sync": Client,
-    "async": InALoop,
-    "async, one by one": partial(InALoop, pop_batching=False, push_batching=False),
+class Transports(NamedTuple):
+    """How a transport is made, for either kind of client."""
+
+    synchronous: Callable[[Settings], Transport]
+    asynchronous: Callable[[Settings], AsyncTransport]
+
+
+class Way(NamedTuple):
+    """A kind of client, and the transport that it runs operations through."""
+
+    client: Callable[..., Any]
+    transports: Transports
+
+    def open(self, dsn: str, **options: Any) -> Any:
+        """Open a client."""
+        named = ("timeout", "connect_timeout", "pool_size")
+        settings = resolve({"url": dsn, **{name: options.get(name) for name in named}})
+        make = self.transports.synchronous if self.client is Client else self.transports.asynchronous
+        return self.client(dsn, transport=make(settings), **options)
+
+
+# One line for each transport.
+POSTGRES = Transports(Database, AsyncDatabase)
+RECORDED = Transports(lambda to: Recorder(Database(to)), lambda to: AsyncRecorder(AsyncDatabase(to)))
+
+WAYS = {
+    "sync": Way(Client, POSTGRES),
+    "async": Way(InALoop, POSTGRES),
+    "sync, recorded": Way(Client, RECORDED),
+    "async, one by one, recorded": Way(partial(InALoop, pop_batching=False, push_batching=False), RECORDED),
 }
 # Other ways to pop, which make a difference to tests of groups only; `--every-way` runs all tests with them.
-POPPING: dict[str, Callable[..., Any]] = {
-    "async, always together": AlwaysTogether,
-    "async, no check": partial(InALoop, pending_check=False),
-    "async, neither": partial(InALoop, pop_batching=False, push_batching=False, pending_check=False),
+POPPING = {
+    "async, always together, recorded": Way(AlwaysTogether, RECORDED),
+    "async, no check": Way(partial(InALoop, pending_check=False), POSTGRES),
+    "async, neither": Way(partial(InALoop, pop_batching=False, push_batching=False, pending_check=False), POSTGRES),
 }
 
 
@@ -147,17 +179,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "open_api" in metafunc.fixturenames:
         pops = metafunc.module.__name__.rpartition(".")[2].startswith("test_groups")
         pops |= bool(metafunc.config.getoption("every_way"))
-        ways = TRANSPORTS | POPPING if pops else TRANSPORTS
+        ways = WAYS | POPPING if pops else WAYS
         metafunc.parametrize("way", list(ways.values()), ids=list(ways))
 
 
 @pytest.fixture
-def open_api(way: Callable[..., Any], dsn: str) -> Iterator[Callable[..., Any]]:
+def open_api(way: Way, dsn: str) -> Iterator[Callable[..., Any]]:
     """Open a client of the fresh penstock, with options of one's own."""
     opened: list[Any] = []
 
     def open_one(**options: Any) -> Any:
-        opened.append(way(dsn, **options))
+        opened.append(way.open(dsn, **options))
         return opened[-1]
 
     yield open_one

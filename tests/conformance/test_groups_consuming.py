@@ -138,7 +138,7 @@ def test_partitions_that_were_done_before_a_failure_are_not_done_again(api: Any)
         if len(seen) == 2:
             raise ValueError("the second one")
 
-    assert api.process("q", handler, group="g", idle_timeout=0, partitions=3) == 2
+    assert api.process("q", handler, group="g", idle_timeout=0, max_partitions=3) == 2
     assert sorted(seen) == ["a", "b", "c"]
     assert len(api.dead_letters("q")) == 1
 

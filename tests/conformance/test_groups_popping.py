@@ -108,12 +108,6 @@ def test_several_partitions_come_in_one_batch_each_in_order(api: Any) -> None:
     assert api.lag("q") == 6
 
 
-def test_batch_and_partitions_are_short_names_of_the_limits(api: Any) -> None:
-    api.push_many("q", [(name, number) for name in "abc" for number in range(5)])
-    batch = api.pop("q", batch=2, partitions=2)
-    assert [len(claim.messages) for claim in batch.claims] == [2, 2]
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_what_was_purged_does_not_stand_before_what_was_pushed_since(api: Any, mode: str) -> None:
     api.create_group("q", "g", mode=mode)
@@ -288,8 +282,6 @@ def test_bad_input_is_refused_and_changes_nothing(api: Any, unchanged: Unchanged
         {"max_partitions": 0},
         {"lease": 0},
         {"lease": -1.0},
-        {"batch": 0},
-        {"partitions": 0},
         {"mode": "both"},
         {"subscription": "yesterday"},
         {"subscription": datetime(2026, 1, 1)},

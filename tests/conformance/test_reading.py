@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Message, NotFound
-from penstock.postgres.statements import calls
+from penstock.client import paging
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_limit_ends_a_range_early(filled: Any, limit: int) -> None:
 
 
 def test_pages_do_not_show(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PAGE_BYTES", 1)
+    monkeypatch.setattr(paging, "PAGE_BYTES", 1)
     assert numbers(filled.read("q", "p")) == list(range(10))
     assert numbers(filled.read("q", "p", 2, 9, limit=6)) == [2, 3, 4, 5, 6, 7]
     assert numbers(filled.scan("q", "p", 3)) == list(range(3, 10))
@@ -67,7 +67,7 @@ def test_an_empty_partition_reads_as_nothing(api: Any) -> None:
 
 
 def test_a_scan_fetches_a_page_at_a_time(filled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PAGE_BYTES", 1)
+    monkeypatch.setattr(paging, "PAGE_BYTES", 1)
     scan = filled.scan("q", "p")
     assert next(scan).json() == 0
     filled.purge("q")

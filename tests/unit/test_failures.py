@@ -3,6 +3,7 @@
 import pytest
 
 from penstock import InvalidInput, PenstockError, Retryable, SetupError, TimedOut, Unavailable
+from penstock.errors import LockTimeout, ReadOnlyServer
 from penstock.postgres.failures import sqlstate_of, translate, translated
 
 
@@ -17,7 +18,8 @@ class DriverError(Exception):
     [
         ("40001", Retryable),
         ("40P01", Retryable),
-        ("55P03", Retryable),
+        ("55P03", LockTimeout),
+        ("25006", ReadOnlyServer),
         ("57014", TimedOut),
         ("57P01", Unavailable),
         ("08006", Unavailable),

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from penstock import AsyncBatch, Batch, Unavailable
+from penstock.broker.claims import Claim
 from penstock.consuming import tasks, threads
-from penstock.postgres.statements.group_calls import Claim
 
 
 @pytest.fixture(params=[-3600, 0, 3600], ids=["the server is behind", "both agree", "the server is ahead"])
@@ -36,9 +36,10 @@ def test_a_lease_lasts_as_long_as_the_server_said_whatever_the_clocks_show(claim
 def test_a_batch_is_settled_through_an_outage_whatever_the_clocks_show(claim: Claim) -> None:
     found = answers()
 
-    def run(call: Any) -> None:
+    def run(operation: Any) -> list[bool]:
         if (error := next(found)) is not None:
             raise error
+        return [True]
 
     batch = Batch("q", "g", [claim], run)
     batch.settle_through_outages(lambda seconds: False, None)
@@ -49,9 +50,10 @@ def test_a_batch_is_settled_through_an_outage_whatever_the_clocks_show(claim: Cl
 async def test_an_asynchronous_batch_is_settled_through_an_outage_whatever_the_clocks_show(claim: Claim) -> None:
     found = answers()
 
-    async def run(call: Any) -> None:
+    async def run(operation: Any) -> list[bool]:
         if (error := next(found)) is not None:
             raise error
+        return [True]
 
     async def sleep(seconds: float) -> bool:
         return False

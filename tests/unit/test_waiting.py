@@ -2,8 +2,8 @@
 
 import pytest
 
+from penstock.broker.infos import SweepResult
 from penstock.consuming.waiting import Key, Step, Waiter, WaitGroups
-from penstock.postgres.statements.group_calls import Sweep
 
 ANY = Key("q", None, "g")
 FOREVER = float("inf")
@@ -17,7 +17,7 @@ class Scene:
         self.waits = WaitGroups(lambda: self.now)
         self.signals: list[Waiter] = []
         # No sweep is due unless a test is about sweeps.
-        self.waits.swept(Sweep(0, 0, 0, None, None, None))
+        self.waits.swept(SweepResult(0, 0, 0, None, None, None))
 
     def enter(self, key: Key = ANY, wait: float = FOREVER) -> Waiter:
         entered: list[Waiter] = []
@@ -46,7 +46,7 @@ class Scene:
         """Look in vain until the longest pause is reached."""
         for _ in range(20):
             self.find(waiter, False)
-            self.waits.swept(Sweep(0, 0, 0, None, None, None))
+            self.waits.swept(SweepResult(0, 0, 0, None, None, None))
             self.now += self.sleep(waiter)
 
 
@@ -61,7 +61,7 @@ def test_whoever_comes_first_looks_at_once_and_then_less_and_less_often(scene: S
     for _ in range(14):
         assert scene.step(waiter, check=False) is Step.POP
         scene.waits.popped(waiter, scene.now, False)
-        scene.waits.swept(Sweep(0, 0, 0, None, None, None))
+        scene.waits.swept(SweepResult(0, 0, 0, None, None, None))
         pauses.append(scene.sleep(waiter))
         scene.now += pauses[-1]
     assert pauses[0] == pytest.approx(0.01)
@@ -89,7 +89,7 @@ def test_a_thousand_who_wait_for_the_same_look_as_often_as_one(scene: Scene) -> 
             if scene.step(waiter) in (Step.POP, Step.CHECK):
                 looks += 1
                 scene.find(waiter, False)
-                scene.waits.swept(Sweep(0, 0, 0, None, None, None))
+                scene.waits.swept(SweepResult(0, 0, 0, None, None, None))
         scene.now += 0.05
     assert looks < 60 * 2 + 20
 
@@ -185,16 +185,16 @@ def test_a_room_is_empty_when_the_last_one_has_left(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("sweep", "pause"),
     [
-        (Sweep(0, 0, 0, None, None, None), 1.0),
-        (Sweep(0, 0, 0, None, None, 0.3), 0.3),
-        (Sweep(0, 0, 0, None, None, 0.001), 0.05),
-        (Sweep(0, 0, 0, None, None, 300.0), 1.0),
-        (Sweep(0, 5, 0, None, None, 300.0), 0.1),
+        (SweepResult(0, 0, 0, None, None, None), 1.0),
+        (SweepResult(0, 0, 0, None, None, 0.3), 0.3),
+        (SweepResult(0, 0, 0, None, None, 0.001), 0.05),
+        (SweepResult(0, 0, 0, None, None, 300.0), 1.0),
+        (SweepResult(0, 5, 0, None, None, 300.0), 0.1),
         (None, 0.1),
     ],
 )
 def test_the_next_sweep_is_when_the_last_one_said_within_bounds(
-    scene: Scene, sweep: Sweep | None, pause: float
+    scene: Scene, sweep: SweepResult | None, pause: float
 ) -> None:
     scene.waits.sweep_begins()
     scene.now += 10
@@ -210,7 +210,7 @@ def test_a_sweep_that_brought_work_makes_every_room_look(scene: Scene) -> None:
     waiters = [scene.enter(key) for key in (ANY, Key("other", None, "g"))]
     for waiter in waiters:
         scene.find(waiter, False)
-    scene.waits.swept(Sweep(1, 0, 0, None, None, None))
+    scene.waits.swept(SweepResult(1, 0, 0, None, None, None))
     assert [scene.step(waiter) for waiter in waiters] == [Step.POP, Step.POP]
 
 
@@ -219,7 +219,7 @@ def test_what_happens_here_makes_a_sweep_due_soon(scene: Scene) -> None:
     assert not scene.waits.sweep_due()
     scene.waits.stir()
     assert scene.waits.sweep_due()
-    scene.waits.swept(Sweep(0, 0, 0, None, None, None))
+    scene.waits.swept(SweepResult(0, 0, 0, None, None, None))
     scene.waits.stir()
     assert not scene.waits.sweep_due()
     scene.now += 0.11

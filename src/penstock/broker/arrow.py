@@ -10,9 +10,9 @@ import msgspec
 
 from penstock.broker.decoding import decode_headers, decode_key
 from penstock.broker.packing import Slice, sound_ends, split
+from penstock.broker.places import Slices
 from penstock.broker.runs import EPOCH
 from penstock.errors import MissingExtra
-from penstock.postgres.statements.calls import Slices
 
 try:
     import pyarrow as pa

@@ -18,6 +18,10 @@ class Counters:
     """Named sums, safe to use from any thread."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin at 0; with a new lock, since in a process that was forked nobody would release the old one."""
         self._lock = threading.Lock()
         self._sums = dict.fromkeys(NAMES, 0)
 
@@ -26,11 +30,11 @@ class Counters:
         with self._lock:
             self._sums[name] += amount
 
-    def flew(self, kind: str, calls: int) -> None:
-        """Count a call of the database that served some callers."""
+    def batched(self, kind: str, operations: int) -> None:
+        """Count a batch, and how many callers' operations it was made of."""
         with self._lock:
             self._sums[f"{kind}_batch_count"] += 1
-            self._sums[f"{kind}_batch_size"] += calls
+            self._sums[f"{kind}_batch_size"] += operations
 
     def read(self) -> dict[str, int]:
         """Return all of them as they are now."""

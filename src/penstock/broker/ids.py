@@ -40,6 +40,12 @@ def message_id(partition_id: int, offset: int, created_ms: int) -> UUID:
     return UUID(int=high << 64 | low)
 
 
+def parse_id(given: UUID | str) -> UUID:
+    """Return an id that may be given as a text."""
+    address(given)
+    return given if isinstance(given, UUID) else UUID(given)
+
+
 def address(message_id: UUID | str) -> Address:
     """Return the address that an id stands for."""
     try:

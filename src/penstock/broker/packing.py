@@ -28,6 +28,8 @@ MAX_SEGMENT_BYTES = 1 << 20
 MAX_SEGMENT_MESSAGES = 10_000
 # Bytes of one end.
 _END = 4
+# A segment of so many messages is left as it is: joining others to it would gain nothing.
+_LARGE = 100
 
 
 class _Column(NamedTuple):
@@ -141,6 +143,30 @@ def pack_values(values: list[bytes | None], key: str | None, headers: Mapping[st
     return segments
 
 
+def join(segments: Iterable[Segment]) -> list[Segment]:
+    """Join segments of one partition, small ones with their neighbours, into as few as the caps allow."""
+    joined: list[list[Segment]] = []
+    last: Segment | None = None
+    count = size = 0
+    for segment in segments:
+        more = len(segment.body) + _envelope_bytes(segment)
+        if (
+            last is None
+            or segment.count >= _LARGE
+            or count + segment.count > MAX_SEGMENT_MESSAGES
+            or size + more > MAX_SEGMENT_BYTES
+            or (segment.keys is None) != (last.keys is None)
+            or (segment.headers is None) != (last.headers is None)
+        ):
+            joined.append([segment])
+            count, size = segment.count, more
+        else:
+            joined[-1].append(segment)
+            count, size = count + segment.count, size + more
+        last = segment
+    return [same[0] if len(same) == 1 else _concatenated(same) for same in joined]
+
+
 def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: int = 0) -> list[StoredMessage]:
     """Turn a slice into messages."""
     plain = part.keys is None and part.headers is None and part.run_counts is None
@@ -219,6 +245,36 @@ def split(column: bytes, packed_ends: bytes, start: int) -> list[bytes]:
     if start:
         return [column[low - start : high - start] for low, high in pairwise(chain((start,), ends))]
     return [column[low:high] for low, high in pairwise(chain((0,), ends))]
+
+
+def _concatenated(segments: Sequence[Segment]) -> Segment:
+    """Return segments that have the same columns as one."""
+    counts = [segment.count for segment in segments]
+    keys: _Column | _Nothing = _NONE
+    headers: _Column | _Nothing = _NONE
+    if segments[0].keys is not None:
+        keys = _end_to_end(counts, [(each.keys or b"", each.key_ends or b"") for each in segments])
+    if segments[0].headers is not None:
+        headers = _end_to_end(counts, [(each.headers or b"", each.header_ends or b"") for each in segments])
+    values = _end_to_end(counts, [(each.body, each.ends) for each in segments])
+    return Segment(sum(counts), *values, *keys, *headers)
+
+
+def _end_to_end(counts: Sequence[int], columns: Sequence[tuple[bytes, bytes]]) -> _Column:
+    """Concatenate packed columns."""
+    data = [column for column, _ in columns]
+    packed = [ends for _, ends in columns]
+    if max(counts) == 1 and max(map(len, packed)) == _END:
+        return _Column(b"".join(data), _ends(data))
+    joined: list[int] = []
+    start = 0
+    for count, column, ends in zip(counts, data, packed, strict=True):
+        joined += [start + end for end in ends_of(ends[: _END * count])]
+        start += len(column)
+    nulls = b""
+    if any(len(ends) > _END * count for count, ends in zip(counts, packed, strict=True)):
+        nulls = b"".join(ends[_END * count :] or bytes(count) for count, ends in zip(counts, packed, strict=True))
+    return _Column(b"".join(data), struct.pack(f"<{len(joined)}i", *joined) + nulls)
 
 
 def _segment(messages: Sequence[Message], values: _Column) -> Segment:

@@ -11,8 +11,8 @@ from penstock.cli.options import Command, confirm, group_option, json_option, ye
 from penstock.errors import NotFound
 
 if TYPE_CHECKING:
+    from penstock.broker.infos import DeadLetter
     from penstock.client.client import Client
-    from penstock.postgres.statements.group_calls import DeadLetter
 
 _LETTER = ("dead_letter_id", "group", "partition", "offset", "reason", "attempts", "died_at", "last_error")
 _REASON = ("group", "reason", "letters", "first_died_at", "last_died_at")

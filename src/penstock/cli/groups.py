@@ -10,7 +10,7 @@ from penstock.cli.connection import Given
 from penstock.cli.options import Command, confirm, epilog, json_option, named, settings_from, subscription, yes_option
 
 if TYPE_CHECKING:
-    from penstock.postgres.statements.group_calls import GroupInfo
+    from penstock.broker.infos import GroupInfo
 
 # Names that `--set` refuses, because they have their own option or argument.
 _OPTIONS = ("queue", "group", "mode", "subscription")

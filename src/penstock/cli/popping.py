@@ -172,10 +172,10 @@ def pop(
 
 def _require_queue(client: "Client", queue: str) -> None:
     """Refuse a queue that does not exist: its name may be mistyped."""
-    from penstock.postgres.statements import calls
+    from penstock.broker.operations.log import ListPartitions
 
     try:
-        client._database.run(calls.partitions(queue, limit=1))
+        client._transport.run(ListPartitions(queue, limit=1))
     except NotFound:
         how = _how_to_create(client, queue)
         raise NotFound(f"queue {queue!r} does not exist; `penstock queues` lists all queues, and {how}") from None

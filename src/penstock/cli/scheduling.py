@@ -11,8 +11,8 @@ from penstock.cli.options import Command, confirm, json_option, yes_option
 from penstock.errors import NotFound
 
 if TYPE_CHECKING:
+    from penstock.broker.infos import ScheduledInfo
     from penstock.client.client import Client
-    from penstock.postgres.statements.option_calls import ScheduledInfo
 
 _PAGE = 1000
 _COLUMNS = ("scheduled_id", "queue", "partition", "due_at", "created_at", "count", "size", "preview")

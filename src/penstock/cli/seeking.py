@@ -11,8 +11,8 @@ from penstock.cli.connection import Given
 from penstock.cli.options import Command, confirm, json_option, position
 
 if TYPE_CHECKING:
+    from penstock.broker.infos import SeekResult
     from penstock.client.client import Client
-    from penstock.postgres.statements.group_calls import Seek
 
 _COUNTS = ("visited", "moved", "redelivered", "skipped", "revoked")
 
@@ -81,11 +81,11 @@ def _seek(
     *,
     preview: bool = False,
     total: int | None = None,
-) -> "Seek":
+) -> "SeekResult":
     seen = 0
     with output.progress("partitions", total) as advance:
 
-        def show(so_far: "Seek") -> None:
+        def show(so_far: "SeekResult") -> None:
             nonlocal seen
             advance(so_far.visited - seen)
             seen = so_far.visited
@@ -93,6 +93,6 @@ def _seek(
         return client.seek(queue, group, target, partition=partition, preview=preview, progress=show)
 
 
-def _show(done: "Seek", as_json: bool) -> None:
+def _show(done: "SeekResult", as_json: bool) -> None:
     record: dict[str, Any] = {name: getattr(done, name) for name in _COUNTS}
     output.show([record], _COUNTS, as_json)

@@ -4,7 +4,7 @@ A thin, typed layer: each method builds a call and runs it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -12,29 +12,45 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
+from penstock import forks
 from penstock import settings as settings_module
-from penstock.batching.batcher import Batcher
-from penstock.batching.flushes import Parcel, Pushes
-from penstock.broker.arguments import Name, Seconds, patience
+from penstock.batching.transport import Batching
+from penstock.broker.arguments import Name, Seconds, as_text, patience
+from penstock.broker.async_transport import AsyncTransport
+from penstock.broker.claims import MAX_BYTES
+from penstock.broker.counters import Counters
+from penstock.broker.ids import parse_id
+from penstock.broker.infos import MaintenanceResult, PartitionInfo, QueueInfo, ScheduledInfo, SweepResult
 from penstock.broker.messages import Message, PushResult, StoredMessage
-from penstock.broker.producers import Producer
-from penstock.client import pushes
+from penstock.broker.operations.log import (
+    ConfigurePartition,
+    ConfigureQueue,
+    CreatePartition,
+    CreateQueue,
+    Delete,
+    GetSpread,
+    ListPartitions,
+    ListQueues,
+    Maintain,
+    Purge,
+)
+from penstock.broker.operations.pushing import CancelScheduled, ListScheduled, Push
+from penstock.broker.operations.reading import Get
+from penstock.broker.places import Place, Slices
+from penstock.broker.pushing import Producer, PushBatch, due
+from penstock.client import pushes, transports
 from penstock.client.async_operating import AsyncOperator
 from penstock.client.async_transaction import AsyncTransaction
-from penstock.client.spreads import Spreads
+from penstock.client.paging import Paging
 from penstock.client.tailing import Tail
-from penstock.consuming.async_batch import AsyncRun
+from penstock.consuming.async_batch import AsyncBatch
 from penstock.consuming.async_consumer import AsyncConsumer
-from penstock.postgres import savepoints, user_connections
-from penstock.postgres.address import redact
-from penstock.postgres.async_database import AsyncDatabase
-from penstock.postgres.failures import translated
-from penstock.postgres.statements import calls, option_calls
-from penstock.postgres.statements.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
-from penstock.postgres.statements.option_calls import Due, ScheduledInfo
+from penstock.consuming.waiting import WaitGroups
+from penstock.consuming.wakes import Wakes
+from penstock.errors import InvalidInput
 
 
-class AsyncClient(AsyncConsumer, AsyncOperator):
+class AsyncClient(AsyncOperator):
     """A connection pool to one penstock.
 
     `url` is a `postgresql://…` address. Without it, and without `PENSTOCK_URL`, the client uses the embedded
@@ -50,10 +66,11 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         timeout: float | None = None,
         connect_timeout: float | None = None,
         pool_size: int | None = None,
-        push_batching: bool | None = None,
-        pop_batching: bool | None = None,
+        push_batching: bool | None = None,  # async only
+        pop_batching: bool | None = None,  # async only
         pending_check: bool | None = None,
         notify: bool | None = None,
+        transport: AsyncTransport | None = None,
     ) -> None:
         self.settings = settings_module.resolve(
             {
@@ -62,34 +79,82 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
                 "timeout": timeout,
                 "connect_timeout": connect_timeout,
                 "pool_size": pool_size,
-                "push_batching": push_batching,
-                "pop_batching": pop_batching,
+                "push_batching": push_batching,  # async only
+                "pop_batching": pop_batching,  # async only
                 "pending_check": pending_check,
                 "notify": notify,
             }
         )
-        self.push_batching = self.settings.push_batching
-        self.pop_batching = self.settings.pop_batching
-        self.pending_check = self.settings.pending_check
-        self.notify = self.settings.notify
-        self._database = AsyncDatabase(self.settings)
-        self._spreads = Spreads()
-        super().__init__()
-
-    def _begin(self) -> None:
-        super()._begin()
+        self._counters = Counters()
+        own = transport or transports.async_transport_for(self.settings)
+        self._batching = Batching(own, self._counters, self.settings)  # async only
+        super().__init__(self._batching)  # async only
+        # sync only: super().__init__(own)
+        self._waits = WaitGroups()
+        self._wakes = Wakes(self._transport, self._waits, self._counters, self.settings.notify)
+        self._consumer = AsyncConsumer(
+            self._transport, self._waits, self._wakes, self._counters, self.settings.pending_check
+        )
+        self._spreads = pushes.Spreads()
         self._producer = Producer()
-        batched = Pushes(self._database, self._producer)  # async only
-        self._pushes: Batcher[Parcel, list[PushResult]] = self._batcher("push", batched)  # async only
+        forks.renew_in_children(self._reset)
+
+    def _reset(self) -> None:
+        """Begin anew, in a process that was forked."""
+        self._counters.reset()
+        self._waits.reset()
+        self._wakes.reset()
+        self._consumer.reset()
+        self._producer = Producer()
+
+    @property
+    def consumer_id(self) -> str:
+        """The name under which operators find the claims of this client."""
+        return self._consumer.id
+
+    @property
+    def push_batching(self) -> bool:  # async only
+        """Whether pushes that come at the same time share a call."""
+        return self._batching.pushes
+
+    @push_batching.setter
+    def push_batching(self, on: bool) -> None:  # async only
+        self._batching.pushes = on
+
+    @property
+    def pop_batching(self) -> bool:  # async only
+        """Whether pops, acknowledgements and renewals that come at the same time share a call."""
+        return self._batching.pops
+
+    @pop_batching.setter
+    def pop_batching(self, on: bool) -> None:  # async only
+        self._batching.pops = on
+
+    @property
+    def pending_check(self) -> bool:
+        """Whether idle consumers ask if something is pending before they pop."""
+        return self._consumer.pending_check
+
+    @pending_check.setter
+    def pending_check(self, on: bool) -> None:
+        self._consumer.pending_check = on
+
+    @property
+    def notify(self) -> bool:
+        """Whether pushes hint to waiting consumers of other processes."""
+        return self._wakes.notify
+
+    @notify.setter
+    def notify(self, on: bool) -> None:
+        self._wakes.notify = on
 
     @property
     def dsn(self) -> str:
         """The address in use, with its password; what is shown or logged has none."""
-        return self._database.address.dsn
+        return self._transport.address
 
     def __repr__(self) -> str:
-        # sync only: return f"Client({redact(self.dsn)!r})"
-        return f"AsyncClient({redact(self.settings.url or '') or str(self.settings.home)!r})"  # async only
+        return f"AsyncClient({self._transport!r})"
 
     async def __aenter__(self) -> Self:
         await self.open()  # async only
@@ -105,14 +170,12 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
 
     async def open(self) -> None:  # async only
         """Connect now; without this, the first call does."""
-        await self._database.open()
+        await self._transport.open()
 
     async def close(self) -> None:
         """Close all connections; an embedded server stops soon after its last user."""
-        self._unregister_for_wakes()
-        await self._pushes.close()  # async only
-        await self._close_batchers()  # async only
-        await self._database.close()
+        self._wakes.close()
+        await self._transport.close()
 
     # Pushing
 
@@ -136,16 +199,16 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         With `delay` (seconds) or `at` they are kept aside, and get their offsets when they are due. With a `dedupe_id`
         a message is stored once within the queue's `dedupe_window`. The result tells of both.
         """
-        due = option_calls.due(delay, at)
-        values = pushes.plain(message_or_list) if due is None and dedupe_id is None else None
+        when = due(delay, at)
+        values = pushes.plain(message_or_list) if when is None and dedupe_id is None else None
         if values is not None:
             if partition is None:
                 partition = pushes.only_partition(key, await self._known_spread(queue))
-            return await self._push_values(Place(queue, partition), values, key, headers)
+            return (await self._push([pushes.pack_plain(Place(queue, partition), values, key, headers)]))[0]
         messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
         placed = pushes.place(queue, messages, await self._spread(queue, messages))
         pushes.only_place(placed)
-        return (await self._push_placed(placed, due))[0]
+        return (await self._push(pushes.batches(placed, when)))[0]
 
     async def push_many(
         self,
@@ -156,10 +219,10 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         at: datetime | None = None,
     ) -> list[PushResult]:
         """Push (partition, message) pairs, or Messages, in one transaction; one result per partition."""
-        due = option_calls.due(delay, at)
+        when = due(delay, at)
         gathered = pushes.gather_many(messages)
         placed = pushes.place(queue, gathered, await self._spread(queue, gathered))
-        return await self._push_placed(placed, due)
+        return await self._push(pushes.batches(placed, when))
 
     async def scheduled(
         self,
@@ -170,7 +233,12 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         limit: int = 100,
     ) -> list[ScheduledInfo]:
         """List what is scheduled, the one that is due first at the front; `after` is the last of the page before."""
-        return await self._database.run(option_calls.scheduled(queue, partition, after, limit))
+        if after is None:
+            return await self._transport.run(ListScheduled(queue, as_text(partition), limit=limit))
+        if not isinstance(after, ScheduledInfo):
+            raise InvalidInput(f"after is the last one of the page before, and {after!r} is not")
+        page = ListScheduled(queue, as_text(partition), after.due_at, after.scheduled_id, limit)
+        return await self._transport.run(page)
 
     async def cancel(self, *ids: int) -> list[int]:
         """Cancel what is scheduled, by the ids of `PushResult.scheduled`; returns those for which it was in time.
@@ -178,7 +246,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         What was cancelled is never delivered. For the others it was too late: they are in the log, or were cancelled
         before.
         """
-        return await self._database.run(option_calls.cancel(ids))
+        return await self._transport.run(CancelScheduled(ids))
 
     @asynccontextmanager
     async def transaction(self, connection: Any = None) -> AsyncIterator[AsyncTransaction]:
@@ -188,27 +256,133 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         `tx.connection` and the block's end commits. On a connection of your own (psycopg, SQLAlchemy, asyncpg)
         they are written into your transaction, which commits when you commit it.
         """
-        if connection is not None:
-            tx = AsyncTransaction(connection, self.consumer_id)
-            with tx.outcome():
-                async with user_connections.async_transaction_on(connection, tx.effects) as execute:
-                    with tx.begin(_translating(execute)).block():
-                        yield tx
-                    await self._write(tx)
-            return
-        async with self._database.connection() as own:
+        async with self._transport.transaction(connection) as scope:
+            tx = AsyncTransaction(scope, self.consumer_id)
+            with tx.block():
+                yield tx
+            await tx.write(self._spreads)
+        if connection is None:
+            self._wakes.pushed([Place(queue, "") for queue in tx.gathered.queues()])
 
-            async def execute_own(call: Call[Any]) -> list[Any]:
-                return await self._database.execute(own, call)
+    # Consuming
 
-            tx = AsyncTransaction(own, self.consumer_id)
-            tx.effects.begin_later()
-            with tx.outcome():
-                async with self._database.transaction(own):
-                    with savepoints.async_watch_psycopg(own, tx.effects), tx.begin(_translating(execute_own)).block():
-                        yield tx
-                    await self._write(tx)
-        self._pushed([Place(queue, "") for queue in tx.gathered.queues()])
+    async def pop(
+        self,
+        queue: str,
+        group: str = "default",
+        *,
+        partition: Name | None = None,
+        max_messages: int = 100,
+        max_partitions: int = 1,
+        max_bytes: int = MAX_BYTES,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
+        auto_ack: bool = False,
+        mode: str = "ordered",
+        subscription: str | datetime = "all",
+    ) -> AsyncBatch | None:
+        """Claim the next messages of any partition, or of a named one; None when there are none.
+
+        Queue and group come into being on first use, the group with `mode` ('ordered' or 'shared') and `subscription`:
+        'all', 'new', or a time. `wait` looks again for so many seconds. The claim is leased for `lease` seconds, or the
+        group's or queue's lease time; what is not acknowledged by then is delivered again. With `auto_ack` it counts as
+        done at once: at most once.
+        """
+        return await self._consumer.take(
+            queue,
+            group,
+            partition=partition,
+            max_messages=max_messages,
+            max_partitions=max_partitions,
+            max_bytes=max_bytes,
+            lease=lease,
+            wait=wait,
+            auto_ack=auto_ack,
+            mode=mode,
+            subscription=subscription,
+        )
+
+    def consume(
+        self,
+        queue: str,
+        group: str = "default",
+        *,
+        stop: asyncio.Event | None = None,
+        idle_timeout: Seconds | None = None,
+        lease: Seconds | None = None,
+        give_up_after: Seconds | None = None,
+        on_error: Callable[[AsyncBatch, BaseException], object] | None = None,
+        **options: Any,
+    ) -> AsyncGenerator[AsyncBatch, None]:
+        """Yield batches as they come, and keep their leases alive in the background.
+
+        Settle each one, most simply with `async with batch:`. One that is not settled when the next is asked for, or
+        when the loop is left, is given back. Ends when `stop` is set, or when nothing came for `idle_timeout` seconds;
+        the other options are those of `pop`.
+
+        It goes on through any outage of the database, or raises what went wrong after `give_up_after` seconds of one. A
+        batch is settled through an outage for as long as its lease lasts; then its messages are delivered again.
+        `on_error` is called with a batch and the exception that its `with` block raised, before it is failed.
+        """
+        return self._consumer.consume(
+            queue,
+            group,
+            stop=stop,
+            idle_timeout=idle_timeout,
+            lease=lease,
+            give_up_after=give_up_after,
+            on_error=on_error,
+            **options,
+        )
+
+    async def process(
+        self,
+        queue: str,
+        handler: Callable[[StoredMessage], object],
+        *,
+        group: str = "default",
+        concurrency: int = 1,
+        stop: asyncio.Event | None = None,
+        idle_timeout: Seconds | None = None,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - for each handler, and not for the whole
+        grace: Seconds = 8.0,
+        handle_signals: bool = True,
+        on_error: Callable[[StoredMessage, BaseException], object] | None = None,
+        **options: Any,
+    ) -> int:
+        """Await a function for each message, in `concurrency` tasks; returns how many were handled.
+
+        One that is not a coroutine function is called in a thread. A message whose handler raises, or takes
+        longer than `timeout` seconds, is retried after the backoff and finally becomes a dead letter; the messages
+        before it in its batch are done. `on_error` is called with the message and the exception before that.
+
+        Ends like `consume`, and on Ctrl-C or SIGTERM if it is called in the main thread: handlers under way have
+        `grace` seconds to end, what is done is acknowledged, and the rest is given back.
+        """
+        return await self._consumer.process(
+            queue,
+            handler,
+            group=group,
+            concurrency=concurrency,
+            stop=stop,
+            idle_timeout=idle_timeout,
+            timeout=timeout,
+            grace=grace,
+            handle_signals=handle_signals,
+            on_error=on_error,
+            **options,
+        )
+
+    async def sweep(self) -> SweepResult | None:
+        """Fire due timers: expired leases, delays, backoffs. Consumers do this by themselves."""
+        return await self._consumer.sweep()
+
+    def stats(self) -> dict[str, int]:
+        """Count what this client has done: batches, checks, sweeps, hints.
+
+        Batches stay at 0 where each call is made by itself.
+        """
+        return self._counters.read()
 
     # Reading
 
@@ -226,7 +400,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         """Return the messages of a range: offsets from `start` up to and without `stop`, or by time, or both."""
         found: list[StoredMessage] = []
         async for page in self._pages(queue, partition, start, stop, start_time, stop_time, limit):
-            found += calls.unpack_page(Place(queue, partition), page).messages
+            found += page.unpack(Place(queue, partition))
         return found
 
     async def scan(
@@ -241,7 +415,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
     ) -> AsyncIterator[StoredMessage]:
         """Yield the messages of a range, a page at a time: `read` for what does not fit into memory."""
         async for page in self._pages(queue, partition, start, stop, start_time, stop_time, None):
-            for message in calls.unpack_page(Place(queue, partition), page).messages:
+            for message in page.unpack(Place(queue, partition)):
                 yield message
 
     async def read_arrow(
@@ -263,7 +437,7 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
 
     async def get(self, message_id: UUID | str) -> StoredMessage:
         """Return the message with this id; raises NotFound."""
-        return await self._database.run(calls.get(message_id))
+        return await self._transport.run(Get(parse_id(message_id)))
 
     async def tail(
         self,
@@ -293,15 +467,15 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
 
     async def queues(self) -> list[QueueInfo]:
         """Describe all queues."""
-        return await self._database.run(calls.queues())
+        return await self._transport.run(ListQueues())
 
     async def partitions(self, queue: str, partition: Name | None = None) -> list[PartitionInfo]:
         """Describe the partitions of a queue, or the one that is named."""
-        return await self._database.run(calls.partitions(queue, partition))
+        return await self._transport.run(ListPartitions(queue, as_text(partition)))
 
     async def describe(self, queue: str) -> QueueInfo:
         """Describe one queue; raises NotFound."""
-        return (await self._database.run(calls.queues(queue)))[0]
+        return (await self._transport.run(ListQueues(queue)))[0]
 
     async def create(
         self,
@@ -314,11 +488,11 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
     ) -> None:
         """Create a queue with settings, or a partition with a priority; raises AlreadyExists."""
         if partition is None:
-            calls.no_priority(priority)
-            await self._database.run(calls.create_queue(queue, settings, description))
+            _refuse_priority(priority)
+            await self._transport.run(CreateQueue(queue, settings, description))
         else:
-            calls.no_settings(settings, description)
-            await self._database.run(calls.create_partition(Place(queue, partition), priority))
+            _refuse_settings(settings, description)
+            await self._transport.run(CreatePartition(Place(queue, partition), priority))
 
     async def configure(
         self,
@@ -334,31 +508,31 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         Returns all settings of the queue as they now hold.
         """
         if partition is not None:
-            calls.no_settings(settings, description)
-            await self._database.run(calls.configure_partition(Place(queue, partition), priority))
+            _refuse_settings(settings, description)
+            await self._transport.run(ConfigurePartition(Place(queue, partition), priority))
         else:
-            calls.no_priority(priority)
+            _refuse_priority(priority)
         self._spreads.forget(queue)
-        return await self._database.run(calls.configure_queue(queue, settings, description))
+        return await self._transport.run(ConfigureQueue(queue, settings, description))
 
     async def purge(self, queue: str, *, partition: Name | None = None) -> int:
         """Drop all messages of a queue or partition and return how many; offsets go on where they were."""
-        return await self._database.run(calls.purge(queue, partition))
+        return await self._transport.run(Purge(queue, as_text(partition)))
 
     async def delete(self, queue: str, *, partition: Name | None = None) -> int:
         """Delete a queue or partition with all that belongs to it; returns how many messages went."""
         self._spreads.forget(queue)
-        self._subscribed.clear()
-        return await self._database.run(calls.delete(queue, partition))
+        self._consumer.forget_groups()
+        return await self._transport.run(Delete(queue, as_text(partition)))
 
-    async def maintain(self, *, min_segments: int = 64) -> AsyncIterator[Maintenance]:
-        """Drop what retention says and merge small segments, in short transactions; yields what each did.
+    async def maintain(self, *, min_segments: int = 64) -> AsyncIterator[MaintenanceResult]:
+        """Apply retention and merge small segments, in short transactions; yields what each did.
 
         `penstock maintain` and `penstock up` do this all the time. Ends at once where another process is at it.
         """
         after: int | None = 0
         while after is not None:
-            done = await self._database.run(calls.maintain(after, 1000, min_segments))
+            done = await self._transport.run(Maintain(after, 1000, min_segments))
             if done is None:
                 return
             yield done
@@ -374,58 +548,37 @@ class AsyncClient(AsyncConsumer, AsyncOperator):
         stop_time: datetime | None,
         limit: int | None,
     ) -> AsyncIterator[Slices]:
-        pages = calls.Paging(Place(queue, partition), start, stop, start_time, stop_time, limit)
-        while (call := pages.next_call()) is not None:
-            yield pages.took(await self._database.run(call))
+        pages = Paging(Place(queue, partition), start, stop, start_time, stop_time, limit)
+        while (page := pages.next_page()) is not None:
+            yield pages.took(await self._transport.run(page))
 
-    async def _push_values(
-        self, place: Place, values: list[bytes | None], key: Name | None, headers: Mapping[str, str] | None
-    ) -> PushResult:
-        """Push values that share their partition, key and headers."""
-        if self.push_batching:  # async only
-            return (await self._push_batched(Parcel.plain(place, values, key, headers)))[0]
-        packed = pushes.pack_plain(place, values, key, headers)
-        results = await self._database.run(calls.push(packed, self._producer.stamp()))
-        self._pushed([place])
-        return results[0]
-
-    async def _push_placed(self, placed: dict[Place, list[Message]], due: Due | None) -> list[PushResult]:
-        """Push messages by partition."""
-        # Those that come later or count once go by themselves.
-        if self.push_batching and due is None and not pushes.counts_once(placed):  # async only
-            return await self._push_batched(Parcel.of(placed))
-        results = await self._database.run(pushes.call(placed, due, self._producer.stamp()))
-        self._pushed(list(placed))
-        return results
-
-    async def _push_batched(self, parcel: Parcel) -> list[PushResult]:  # async only
-        """Push, together with others who do so at the same time."""
-        for place in parcel.places:
-            calls.new_names(*place)
-        results = await self._pushes.submit(parcel)
-        self._pushed(list(parcel.places))
+    async def _push(self, batches: list[PushBatch]) -> list[PushResult]:
+        """Push, and wake those who wait for it."""
+        results = await self._transport.run(Push(batches, self._producer.stamp()))
+        self._wakes.pushed([batch.place for batch in batches])
         return results
 
     async def _spread(self, queue: str, messages: list[Message]) -> int:
         return await self._known_spread(queue) if pushes.needs_spread(messages) else 1
 
+    async def delete_group(self, queue: str, group: str) -> None:
+        """Delete a group with its positions and dead letters."""
+        await super().delete_group(queue, group)
+        self._consumer.forget_group(queue, group)
+
     async def _known_spread(self, queue: str) -> int:
         known = self._spreads.get(queue)
-        return known or self._spreads.put(queue, await self._database.run(calls.spread(queue)))
-
-    async def _write(self, tx: AsyncTransaction) -> None:
-        await tx.check()
-        # On the transaction's own connection: the pool may have no other.
-        spreads = {}
-        for queue in tx.gathered.queues_to_spread():
-            spreads[queue] = self._spreads.get(queue) or self._spreads.put(queue, await tx.run(calls.spread(queue)))
-        if (call := tx.gathered.write(spreads)) is not None:
-            await tx.run(call)
+        return known or self._spreads.put(queue, await self._transport.run(GetSpread(queue)))
 
 
-def _translating(execute: user_connections.AsyncExecute) -> AsyncRun:
-    async def run(call: Call[Any]) -> Any:
-        with translated():
-            return call.parse(await execute(call))
+def _refuse_settings(settings: Mapping[str, Any], description: str | None) -> None:
+    """Refuse a queue's settings where a partition is meant."""
+    if settings or description is not None:
+        given = ", ".join([*settings, *(["description"] if description is not None else [])])
+        raise InvalidInput(f"a partition has a priority and no other settings; {given} belongs to the queue")
 
-    return run
+
+def _refuse_priority(priority: int | None) -> None:
+    """Refuse a partition's priority where a queue is meant."""
+    if priority:
+        raise InvalidInput("a queue has no priority: say which partition is meant")

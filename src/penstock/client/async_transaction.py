@@ -2,14 +2,17 @@
 
 import time
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
-from penstock.broker.arguments import Name, Seconds
+from penstock.broker.arguments import Name, Seconds, as_text, lease_time
+from penstock.broker.async_transport import AsyncTransactionScope
+from penstock.broker.operations.claiming import Pop
+from penstock.broker.operations.log import GetSpread
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
 from penstock.client.gathering import Gathering
-from penstock.consuming.async_batch import AsyncBatch, AsyncRun
-from penstock.postgres.statements import group_calls
-from penstock.postgres.statements.calls import Call
-from penstock.postgres.statements.group_calls import MAX_BYTES
+from penstock.client.pushes import Spreads
+from penstock.consuming.async_batch import AsyncBatch
 
 
 class AsyncTransaction(Gathering):
@@ -19,14 +22,10 @@ class AsyncTransaction(Gathering):
     produce in one step.
     """
 
-    def __init__(self, connection: Any, consumer: str) -> None:
-        super().__init__(connection)
+    def __init__(self, scope: AsyncTransactionScope, consumer: str) -> None:
+        super().__init__(scope)
+        self._scope = scope
         self._consumer = consumer
-
-    def begin(self, run: AsyncRun) -> Self:
-        """Say who runs calls in this transaction, now that it has begun."""
-        self._calls = run
-        return self
 
     async def pop(
         self,
@@ -39,16 +38,22 @@ class AsyncTransaction(Gathering):
         lease: Seconds | None = None,
     ) -> AsyncBatch | None:
         """Claim the next messages in this transaction; nobody sees the claim before it commits."""
-        call = group_calls.pop(
-            queue, group, partition, max_messages, MAX_BYTES, max_partitions, lease, self._consumer, False, None
+        wanted = Pop(
+            queue,
+            group,
+            as_text(partition),
+            max_messages,
+            max_partitions=max_partitions,
+            lease=lease_time(lease),
+            consumer=self._consumer,
         )
         asked_at = time.monotonic()
-        claims = await self.run(call)
+        claims = await self._scope.run(wanted)
         if not claims:
             return None
 
-        async def settle(call: Call[Any]) -> Any:
-            return await self._settle(batch, call)
+        async def settle(operation: Operation[Any]) -> Any:
+            return await self._settle(batch, operation)
 
         batch = AsyncBatch(queue, group, claims, settle, asked_at)
         return batch
@@ -57,23 +62,21 @@ class AsyncTransaction(Gathering):
         """Acknowledge a batch in this transaction, wherever it was popped."""
         if batch.settled:
             # It may have been here, and a rollback to a savepoint has undone it.
-            await self.check()
+            await self._scope.check()
         await batch.ack_through(partial(self._settle, batch))
 
-    async def run(self, call: Call[Any]) -> Any:
-        """Run a call in this transaction."""
-        with self.effects.unwatched():
-            return await self._calls(call)
+    async def write(self, spreads: Spreads) -> None:
+        """Write the pushes that were gathered, at the end of the block."""
+        await self._scope.check()
+        # On the transaction's own connection: the pool may have no other.
+        known = {}
+        for queue in self.gathered.queues_to_spread():
+            known[queue] = spreads.get(queue) or spreads.put(queue, await self._scope.run(GetSpread(queue)))
+        if batches := self.gathered.batches(known):
+            results = await self._scope.run(Push(batches))
+            self.gathered.written(results)
 
-    async def check(self) -> None:
-        """Find out what rollbacks to savepoints have undone."""
-        # Only asyncpg, which has no synchronous half, is followed.
-        if self.effects.followed is not None:  # async only
-            self.effects.undo(await self.effects.followed.undone())
-        if (call := self.effects.ask()) is not None:
-            await self.run(call)
-
-    async def _settle(self, batch: AsyncBatch, call: Call[Any]) -> Any:
-        result = await self.run(call)
+    async def _settle(self, batch: AsyncBatch, operation: Operation[Any]) -> Any:
+        reply = await self._scope.run(operation)
         self._settled(batch)
-        return result
+        return reply

@@ -4,8 +4,9 @@
 A thin, typed layer: each method builds a call and runs it.
 """
 
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -13,27 +14,44 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
+from penstock import forks
 from penstock import settings as settings_module
-from penstock.broker.arguments import Name, Seconds, patience
+from penstock.broker.arguments import Name, Seconds, as_text, patience
+from penstock.broker.claims import MAX_BYTES
+from penstock.broker.counters import Counters
+from penstock.broker.ids import parse_id
+from penstock.broker.infos import MaintenanceResult, PartitionInfo, QueueInfo, ScheduledInfo, SweepResult
 from penstock.broker.messages import Message, PushResult, StoredMessage
-from penstock.broker.producers import Producer
-from penstock.client import pushes
+from penstock.broker.operations.log import (
+    ConfigurePartition,
+    ConfigureQueue,
+    CreatePartition,
+    CreateQueue,
+    Delete,
+    GetSpread,
+    ListPartitions,
+    ListQueues,
+    Maintain,
+    Purge,
+)
+from penstock.broker.operations.pushing import CancelScheduled, ListScheduled, Push
+from penstock.broker.operations.reading import Get
+from penstock.broker.places import Place, Slices
+from penstock.broker.pushing import Producer, PushBatch, due
+from penstock.broker.transport import Transport
+from penstock.client import pushes, transports
 from penstock.client.operating import Operator
-from penstock.client.spreads import Spreads
+from penstock.client.paging import Paging
 from penstock.client.tailing import Tail
 from penstock.client.transaction import Transaction
-from penstock.consuming.batch import Run
+from penstock.consuming.batch import Batch
 from penstock.consuming.consumer import Consumer
-from penstock.postgres import savepoints, user_connections
-from penstock.postgres.address import redact
-from penstock.postgres.database import Database
-from penstock.postgres.failures import translated
-from penstock.postgres.statements import calls, option_calls
-from penstock.postgres.statements.calls import Call, Maintenance, PartitionInfo, Place, QueueInfo, Slices
-from penstock.postgres.statements.option_calls import Due, ScheduledInfo
+from penstock.consuming.waiting import WaitGroups
+from penstock.consuming.wakes import Wakes
+from penstock.errors import InvalidInput
 
 
-class Client(Consumer, Operator):
+class Client(Operator):
     """A connection pool to one penstock.
 
     `url` is a `postgresql://…` address. Without it, and without `PENSTOCK_URL`, the client uses the embedded
@@ -49,10 +67,9 @@ class Client(Consumer, Operator):
         timeout: float | None = None,
         connect_timeout: float | None = None,
         pool_size: int | None = None,
-        push_batching: bool | None = None,
-        pop_batching: bool | None = None,
         pending_check: bool | None = None,
         notify: bool | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.settings = settings_module.resolve(
             {
@@ -61,31 +78,60 @@ class Client(Consumer, Operator):
                 "timeout": timeout,
                 "connect_timeout": connect_timeout,
                 "pool_size": pool_size,
-                "push_batching": push_batching,
-                "pop_batching": pop_batching,
                 "pending_check": pending_check,
                 "notify": notify,
             }
         )
-        self.push_batching = self.settings.push_batching
-        self.pop_batching = self.settings.pop_batching
-        self.pending_check = self.settings.pending_check
-        self.notify = self.settings.notify
-        self._database = Database(self.settings)
-        self._spreads = Spreads()
-        super().__init__()
-
-    def _begin(self) -> None:
-        super()._begin()
+        self._counters = Counters()
+        own = transport or transports.transport_for(self.settings)
+        super().__init__(own)
+        self._waits = WaitGroups()
+        self._wakes = Wakes(self._transport, self._waits, self._counters, self.settings.notify)
+        self._consumer = Consumer(
+            self._transport, self._waits, self._wakes, self._counters, self.settings.pending_check
+        )
+        self._spreads = pushes.Spreads()
         self._producer = Producer()
+        forks.renew_in_children(self._reset)
+
+    def _reset(self) -> None:
+        """Begin anew, in a process that was forked."""
+        self._counters.reset()
+        self._waits.reset()
+        self._wakes.reset()
+        self._consumer.reset()
+        self._producer = Producer()
+
+    @property
+    def consumer_id(self) -> str:
+        """The name under which operators find the claims of this client."""
+        return self._consumer.id
+
+    @property
+    def pending_check(self) -> bool:
+        """Whether idle consumers ask if something is pending before they pop."""
+        return self._consumer.pending_check
+
+    @pending_check.setter
+    def pending_check(self, on: bool) -> None:
+        self._consumer.pending_check = on
+
+    @property
+    def notify(self) -> bool:
+        """Whether pushes hint to waiting consumers of other processes."""
+        return self._wakes.notify
+
+    @notify.setter
+    def notify(self, on: bool) -> None:
+        self._wakes.notify = on
 
     @property
     def dsn(self) -> str:
         """The address in use, with its password; what is shown or logged has none."""
-        return self._database.address.dsn
+        return self._transport.address
 
     def __repr__(self) -> str:
-        return f"Client({redact(self.dsn)!r})"
+        return f"Client({self._transport!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -100,8 +146,8 @@ class Client(Consumer, Operator):
 
     def close(self) -> None:
         """Close all connections; an embedded server stops soon after its last user."""
-        self._unregister_for_wakes()
-        self._database.close()
+        self._wakes.close()
+        self._transport.close()
 
     # Pushing
 
@@ -125,16 +171,16 @@ class Client(Consumer, Operator):
         With `delay` (seconds) or `at` they are kept aside, and get their offsets when they are due. With a `dedupe_id`
         a message is stored once within the queue's `dedupe_window`. The result tells of both.
         """
-        due = option_calls.due(delay, at)
-        values = pushes.plain(message_or_list) if due is None and dedupe_id is None else None
+        when = due(delay, at)
+        values = pushes.plain(message_or_list) if when is None and dedupe_id is None else None
         if values is not None:
             if partition is None:
                 partition = pushes.only_partition(key, self._known_spread(queue))
-            return self._push_values(Place(queue, partition), values, key, headers)
+            return self._push([pushes.pack_plain(Place(queue, partition), values, key, headers)])[0]
         messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
         placed = pushes.place(queue, messages, self._spread(queue, messages))
         pushes.only_place(placed)
-        return self._push_placed(placed, due)[0]
+        return self._push(pushes.batches(placed, when))[0]
 
     def push_many(
         self,
@@ -145,10 +191,10 @@ class Client(Consumer, Operator):
         at: datetime | None = None,
     ) -> list[PushResult]:
         """Push (partition, message) pairs, or Messages, in one transaction; one result per partition."""
-        due = option_calls.due(delay, at)
+        when = due(delay, at)
         gathered = pushes.gather_many(messages)
         placed = pushes.place(queue, gathered, self._spread(queue, gathered))
-        return self._push_placed(placed, due)
+        return self._push(pushes.batches(placed, when))
 
     def scheduled(
         self,
@@ -159,7 +205,12 @@ class Client(Consumer, Operator):
         limit: int = 100,
     ) -> list[ScheduledInfo]:
         """List what is scheduled, the one that is due first at the front; `after` is the last of the page before."""
-        return self._database.run(option_calls.scheduled(queue, partition, after, limit))
+        if after is None:
+            return self._transport.run(ListScheduled(queue, as_text(partition), limit=limit))
+        if not isinstance(after, ScheduledInfo):
+            raise InvalidInput(f"after is the last one of the page before, and {after!r} is not")
+        page = ListScheduled(queue, as_text(partition), after.due_at, after.scheduled_id, limit)
+        return self._transport.run(page)
 
     def cancel(self, *ids: int) -> list[int]:
         """Cancel what is scheduled, by the ids of `PushResult.scheduled`; returns those for which it was in time.
@@ -167,7 +218,7 @@ class Client(Consumer, Operator):
         What was cancelled is never delivered. For the others it was too late: they are in the log, or were cancelled
         before.
         """
-        return self._database.run(option_calls.cancel(ids))
+        return self._transport.run(CancelScheduled(ids))
 
     @contextmanager
     def transaction(self, connection: Any = None) -> Iterator[Transaction]:
@@ -177,25 +228,133 @@ class Client(Consumer, Operator):
         `tx.connection` and the block's end commits. On a connection of your own (psycopg, psycopg2, SQLAlchemy, Django)
         they are written into your transaction, which commits when you commit it.
         """
-        if connection is not None:
-            tx = Transaction(connection, self.consumer_id)
-            with tx.outcome(), user_connections.transaction_on(connection, tx.effects) as execute:
-                with tx.begin(_translating(execute)).block():
-                    yield tx
-                self._write(tx)
-            return
-        with self._database.connection() as own:
+        with self._transport.transaction(connection) as scope:
+            tx = Transaction(scope, self.consumer_id)
+            with tx.block():
+                yield tx
+            tx.write(self._spreads)
+        if connection is None:
+            self._wakes.pushed([Place(queue, "") for queue in tx.gathered.queues()])
 
-            def execute_own(call: Call[Any]) -> list[Any]:
-                return self._database.execute(own, call)
+    # Consuming
 
-            tx = Transaction(own, self.consumer_id)
-            tx.effects.begin_later()
-            with tx.outcome(), self._database.transaction(own):
-                with savepoints.watch_psycopg(own, tx.effects), tx.begin(_translating(execute_own)).block():
-                    yield tx
-                self._write(tx)
-        self._pushed([Place(queue, "") for queue in tx.gathered.queues()])
+    def pop(
+        self,
+        queue: str,
+        group: str = "default",
+        *,
+        partition: Name | None = None,
+        max_messages: int = 100,
+        max_partitions: int = 1,
+        max_bytes: int = MAX_BYTES,
+        lease: Seconds | None = None,
+        wait: Seconds = 0.0,
+        auto_ack: bool = False,
+        mode: str = "ordered",
+        subscription: str | datetime = "all",
+    ) -> Batch | None:
+        """Claim the next messages of any partition, or of a named one; None when there are none.
+
+        Queue and group come into being on first use, the group with `mode` ('ordered' or 'shared') and `subscription`:
+        'all', 'new', or a time. `wait` looks again for so many seconds. The claim is leased for `lease` seconds, or the
+        group's or queue's lease time; what is not acknowledged by then is delivered again. With `auto_ack` it counts as
+        done at once: at most once.
+        """
+        return self._consumer.take(
+            queue,
+            group,
+            partition=partition,
+            max_messages=max_messages,
+            max_partitions=max_partitions,
+            max_bytes=max_bytes,
+            lease=lease,
+            wait=wait,
+            auto_ack=auto_ack,
+            mode=mode,
+            subscription=subscription,
+        )
+
+    def consume(
+        self,
+        queue: str,
+        group: str = "default",
+        *,
+        stop: threading.Event | None = None,
+        idle_timeout: Seconds | None = None,
+        lease: Seconds | None = None,
+        give_up_after: Seconds | None = None,
+        on_error: Callable[[Batch, BaseException], object] | None = None,
+        **options: Any,
+    ) -> Generator[Batch, None]:
+        """Yield batches as they come, and keep their leases alive in the background.
+
+        Settle each one, most simply with `with batch:`. One that is not settled when the next is asked for, or
+        when the loop is left, is given back. Ends when `stop` is set, or when nothing came for `idle_timeout` seconds;
+        the other options are those of `pop`.
+
+        It goes on through any outage of the database, or raises what went wrong after `give_up_after` seconds of one. A
+        batch is settled through an outage for as long as its lease lasts; then its messages are delivered again.
+        `on_error` is called with a batch and the exception that its `with` block raised, before it is failed.
+        """
+        return self._consumer.consume(
+            queue,
+            group,
+            stop=stop,
+            idle_timeout=idle_timeout,
+            lease=lease,
+            give_up_after=give_up_after,
+            on_error=on_error,
+            **options,
+        )
+
+    def process(
+        self,
+        queue: str,
+        handler: Callable[[StoredMessage], object],
+        *,
+        group: str = "default",
+        concurrency: int = 1,
+        stop: threading.Event | None = None,
+        idle_timeout: Seconds | None = None,
+        timeout: Seconds | None = None,
+        grace: Seconds = 8.0,
+        handle_signals: bool = True,
+        on_error: Callable[[StoredMessage, BaseException], object] | None = None,
+        **options: Any,
+    ) -> int:
+        """Call a function for each message, in `concurrency` threads; returns how many were handled.
+
+        A coroutine function is awaited, in one event loop for all threads. A message whose handler raises, or takes
+        longer than `timeout` seconds, is retried after the backoff and finally becomes a dead letter; the messages
+        before it in its batch are done. `on_error` is called with the message and the exception before that.
+
+        Ends like `consume`, and on Ctrl-C or SIGTERM if it is called in the main thread: handlers under way have
+        `grace` seconds to end, what is done is acknowledged, and the rest is given back.
+        """
+        return self._consumer.process(
+            queue,
+            handler,
+            group=group,
+            concurrency=concurrency,
+            stop=stop,
+            idle_timeout=idle_timeout,
+            timeout=timeout,
+            grace=grace,
+            handle_signals=handle_signals,
+            on_error=on_error,
+            **options,
+        )
+
+    def sweep(self) -> SweepResult | None:
+        """Fire due timers: expired leases, delays, backoffs. Consumers do this by themselves."""
+        return self._consumer.sweep()
+
+    def stats(self) -> dict[str, int]:
+        """Count what this client has done: batches, checks, sweeps, hints.
+
+        Batches stay at 0 where each call is made by itself.
+        """
+        return self._counters.read()
 
     # Reading
 
@@ -213,7 +372,7 @@ class Client(Consumer, Operator):
         """Return the messages of a range: offsets from `start` up to and without `stop`, or by time, or both."""
         found: list[StoredMessage] = []
         for page in self._pages(queue, partition, start, stop, start_time, stop_time, limit):
-            found += calls.unpack_page(Place(queue, partition), page).messages
+            found += page.unpack(Place(queue, partition))
         return found
 
     def scan(
@@ -228,7 +387,7 @@ class Client(Consumer, Operator):
     ) -> Iterator[StoredMessage]:
         """Yield the messages of a range, a page at a time: `read` for what does not fit into memory."""
         for page in self._pages(queue, partition, start, stop, start_time, stop_time, None):
-            yield from calls.unpack_page(Place(queue, partition), page).messages
+            yield from page.unpack(Place(queue, partition))
 
     def read_arrow(
         self,
@@ -248,7 +407,7 @@ class Client(Consumer, Operator):
 
     def get(self, message_id: UUID | str) -> StoredMessage:
         """Return the message with this id; raises NotFound."""
-        return self._database.run(calls.get(message_id))
+        return self._transport.run(Get(parse_id(message_id)))
 
     def tail(
         self,
@@ -277,15 +436,15 @@ class Client(Consumer, Operator):
 
     def queues(self) -> list[QueueInfo]:
         """Describe all queues."""
-        return self._database.run(calls.queues())
+        return self._transport.run(ListQueues())
 
     def partitions(self, queue: str, partition: Name | None = None) -> list[PartitionInfo]:
         """Describe the partitions of a queue, or the one that is named."""
-        return self._database.run(calls.partitions(queue, partition))
+        return self._transport.run(ListPartitions(queue, as_text(partition)))
 
     def describe(self, queue: str) -> QueueInfo:
         """Describe one queue; raises NotFound."""
-        return self._database.run(calls.queues(queue))[0]
+        return self._transport.run(ListQueues(queue))[0]
 
     def create(
         self,
@@ -298,11 +457,11 @@ class Client(Consumer, Operator):
     ) -> None:
         """Create a queue with settings, or a partition with a priority; raises AlreadyExists."""
         if partition is None:
-            calls.no_priority(priority)
-            self._database.run(calls.create_queue(queue, settings, description))
+            _refuse_priority(priority)
+            self._transport.run(CreateQueue(queue, settings, description))
         else:
-            calls.no_settings(settings, description)
-            self._database.run(calls.create_partition(Place(queue, partition), priority))
+            _refuse_settings(settings, description)
+            self._transport.run(CreatePartition(Place(queue, partition), priority))
 
     def configure(
         self,
@@ -318,31 +477,31 @@ class Client(Consumer, Operator):
         Returns all settings of the queue as they now hold.
         """
         if partition is not None:
-            calls.no_settings(settings, description)
-            self._database.run(calls.configure_partition(Place(queue, partition), priority))
+            _refuse_settings(settings, description)
+            self._transport.run(ConfigurePartition(Place(queue, partition), priority))
         else:
-            calls.no_priority(priority)
+            _refuse_priority(priority)
         self._spreads.forget(queue)
-        return self._database.run(calls.configure_queue(queue, settings, description))
+        return self._transport.run(ConfigureQueue(queue, settings, description))
 
     def purge(self, queue: str, *, partition: Name | None = None) -> int:
         """Drop all messages of a queue or partition and return how many; offsets go on where they were."""
-        return self._database.run(calls.purge(queue, partition))
+        return self._transport.run(Purge(queue, as_text(partition)))
 
     def delete(self, queue: str, *, partition: Name | None = None) -> int:
         """Delete a queue or partition with all that belongs to it; returns how many messages went."""
         self._spreads.forget(queue)
-        self._subscribed.clear()
-        return self._database.run(calls.delete(queue, partition))
+        self._consumer.forget_groups()
+        return self._transport.run(Delete(queue, as_text(partition)))
 
-    def maintain(self, *, min_segments: int = 64) -> Iterator[Maintenance]:
-        """Drop what retention says and merge small segments, in short transactions; yields what each did.
+    def maintain(self, *, min_segments: int = 64) -> Iterator[MaintenanceResult]:
+        """Apply retention and merge small segments, in short transactions; yields what each did.
 
         `penstock maintain` and `penstock up` do this all the time. Ends at once where another process is at it.
         """
         after: int | None = 0
         while after is not None:
-            done = self._database.run(calls.maintain(after, 1000, min_segments))
+            done = self._transport.run(Maintain(after, 1000, min_segments))
             if done is None:
                 return
             yield done
@@ -358,45 +517,37 @@ class Client(Consumer, Operator):
         stop_time: datetime | None,
         limit: int | None,
     ) -> Iterator[Slices]:
-        pages = calls.Paging(Place(queue, partition), start, stop, start_time, stop_time, limit)
-        while (call := pages.next_call()) is not None:
-            yield pages.took(self._database.run(call))
+        pages = Paging(Place(queue, partition), start, stop, start_time, stop_time, limit)
+        while (page := pages.next_page()) is not None:
+            yield pages.took(self._transport.run(page))
 
-    def _push_values(
-        self, place: Place, values: list[bytes | None], key: Name | None, headers: Mapping[str, str] | None
-    ) -> PushResult:
-        """Push values that share their partition, key and headers."""
-        packed = pushes.pack_plain(place, values, key, headers)
-        results = self._database.run(calls.push(packed, self._producer.stamp()))
-        self._pushed([place])
-        return results[0]
-
-    def _push_placed(self, placed: dict[Place, list[Message]], due: Due | None) -> list[PushResult]:
-        """Push messages by partition."""
-        results = self._database.run(pushes.call(placed, due, self._producer.stamp()))
-        self._pushed(list(placed))
+    def _push(self, batches: list[PushBatch]) -> list[PushResult]:
+        """Push, and wake those who wait for it."""
+        results = self._transport.run(Push(batches, self._producer.stamp()))
+        self._wakes.pushed([batch.place for batch in batches])
         return results
 
     def _spread(self, queue: str, messages: list[Message]) -> int:
         return self._known_spread(queue) if pushes.needs_spread(messages) else 1
 
+    def delete_group(self, queue: str, group: str) -> None:
+        """Delete a group with its positions and dead letters."""
+        super().delete_group(queue, group)
+        self._consumer.forget_group(queue, group)
+
     def _known_spread(self, queue: str) -> int:
         known = self._spreads.get(queue)
-        return known or self._spreads.put(queue, self._database.run(calls.spread(queue)))
-
-    def _write(self, tx: Transaction) -> None:
-        tx.check()
-        # On the transaction's own connection: the pool may have no other.
-        spreads = {}
-        for queue in tx.gathered.queues_to_spread():
-            spreads[queue] = self._spreads.get(queue) or self._spreads.put(queue, tx.run(calls.spread(queue)))
-        if (call := tx.gathered.write(spreads)) is not None:
-            tx.run(call)
+        return known or self._spreads.put(queue, self._transport.run(GetSpread(queue)))
 
 
-def _translating(execute: user_connections.Execute) -> Run:
-    def run(call: Call[Any]) -> Any:
-        with translated():
-            return call.parse(execute(call))
+def _refuse_settings(settings: Mapping[str, Any], description: str | None) -> None:
+    """Refuse a queue's settings where a partition is meant."""
+    if settings or description is not None:
+        given = ", ".join([*settings, *(["description"] if description is not None else [])])
+        raise InvalidInput(f"a partition has a priority and no other settings; {given} belongs to the queue")
 
-    return run
+
+def _refuse_priority(priority: int | None) -> None:
+    """Refuse a partition's priority where a queue is meant."""
+    if priority:
+        raise InvalidInput("a queue has no priority: say which partition is meant")

@@ -5,22 +5,22 @@ of the block, all in one call and in a fixed order: the locks are held for a mom
 to the same partitions cannot deadlock. What the caller rolls back to a savepoint is not written: see savepoints.py.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.broker.arguments import Name, Seconds
 from penstock.broker.messages import Message, PushResult
+from penstock.broker.places import Place
+from penstock.broker.pushing import Due, PushBatch, due
 from penstock.client import pushes
 from penstock.consuming.claimed import ClaimedMessages
 from penstock.errors import PenstockError
-from penstock.postgres.failures import translated
-from penstock.postgres.savepoints import Effects
-from penstock.postgres.statements import option_calls
-from penstock.postgres.statements.calls import Call, Place
-from penstock.postgres.statements.option_calls import Due, Lot
+
+# Messages that are written together. Those that come later are told apart by push: each can be cancelled by itself.
+_Key = tuple[Place, Due | None, int]
 
 
 class PendingPush:
@@ -64,6 +64,8 @@ class Gathered:
     def __init__(self) -> None:
         self._pending: list[tuple[str, PendingPush]] = []
         self._ended = False
+        self._placed: list[tuple[PendingPush, dict[Place, list[Message]]]] = []
+        self._written: list[_Key] = []
 
     def add(self, queue: str, messages: list[Message], due: Due | None) -> PendingPush:
         """Take a push."""
@@ -92,65 +94,62 @@ class Gathered:
         """Take no more."""
         self._ended = True
 
-    def write(self, spreads: Mapping[str, int]) -> Call[None] | None:
-        """Return the one call that writes everything, or None when there is nothing to write."""
-        if not self._pending:
-            return None
-        placed = [(push, pushes.place(queue, push.messages, spreads.get(queue, 1))) for queue, push in self._pending]
-        merged: dict[Lot, list[Message]] = {}
-        for turn, (push, places) in enumerate(placed):
+    def batches(self, spreads: Mapping[str, int]) -> list[PushBatch]:
+        """Return all that is to be written, in one order: two transactions that push to the same partitions
+        cannot deadlock."""
+        self._placed = [
+            (push, pushes.place(queue, push.messages, spreads.get(queue, 1))) for queue, push in self._pending
+        ]
+        merged: dict[_Key, list[Message]] = {}
+        for turn, (push, places) in enumerate(self._placed):
             for place, messages in places.items():
-                merged.setdefault(_lot(place, push.due, turn), []).extend(messages)
-        # All in one call, and in one order: two transactions that push to the same partitions cannot deadlock.
-        lots = dict(sorted(merged.items(), key=lambda lot: lot[0].place))
-        call = pushes.call_lots(lots)
+                merged.setdefault(_key(place, push, turn), []).extend(messages)
+        self._written = sorted(merged, key=lambda key: key[0])
+        return [PushBatch.of(place, merged[place, due, turn], due) for place, due, turn in self._written]
 
-        def parse(rows: Any) -> None:
-            begun = dict(zip(lots, call.parse(rows), strict=True))
-            taken = dict.fromkeys(begun, 0)
-            for turn, (push, places) in enumerate(placed):
-                results = []
-                for place, messages in places.items():
-                    lot = _lot(place, push.due, turn)
-                    results.append(begun[lot].part(taken[lot], taken[lot] + len(messages)))
-                    taken[lot] += len(messages)
-                push.settle(results)
-
-        return Call(call.sql, call.parameters, parse)
+    def written(self, results: Sequence[PushResult]) -> None:
+        """Tell each push where its messages went, by the results of all batches."""
+        begun = dict(zip(self._written, results, strict=True))
+        taken = dict.fromkeys(begun, 0)
+        for turn, (push, places) in enumerate(self._placed):
+            parts = []
+            for place, messages in places.items():
+                key = _key(place, push, turn)
+                parts.append(begun[key].part(taken[key], taken[key] + len(messages)))
+                taken[key] += len(messages)
+            push.settle(parts)
 
 
-def _lot(place: Place, due: Due | None, turn: int) -> Lot:
-    return Lot(place, due, 0 if due is None else turn)
+def _key(place: Place, push: PendingPush, turn: int) -> _Key:
+    return place, push.due, 0 if push.due is None else turn
+
+
+class Scope(Protocol):
+    """The part of a transaction's scope that both kinds have."""
+
+    connection: Any
+
+    def block(self) -> AbstractContextManager[None]:
+        """Surround the caller's own code."""
+
+    def note(self, undo: Callable[[], None]) -> None:
+        """Take note of something that a rollback would undo."""
 
 
 class Gathering:
     """The part that both kinds of transaction share: it gathers pushes, and notes what a rollback undoes."""
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    def __init__(self, scope: Scope) -> None:
+        self.connection = scope.connection
         self.gathered = Gathered()
-        self.effects = Effects()
-        # What the caller's own code raised is the caller's, and passes through as it is.
-        self.raised: list[BaseException] = []
-
-    @contextmanager
-    def outcome(self) -> Iterator[None]:
-        """Surround the whole transaction: what it rolls back is neither pushed nor acknowledged."""
-        with translated(self.raised):
-            try:
-                yield
-            except BaseException:
-                self.effects.undo()
-                raise
+        self._noting = scope
 
     @contextmanager
     def block(self) -> Iterator[None]:
         """Surround the caller's code."""
         try:
-            yield
-        except BaseException as error:
-            self.raised.append(error)
-            raise
+            with self._noting.block():
+                yield
         finally:
             self.gathered.end()
 
@@ -168,7 +167,7 @@ class Gathering:
     ) -> PendingPush:
         """Push when the block ends; the arguments are those of `Client.push`. A delay counts from then."""
         messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
-        return self._add(queue, messages, option_calls.due(delay, at))
+        return self._add(queue, messages, due(delay, at))
 
     def push_many(
         self,
@@ -179,13 +178,13 @@ class Gathering:
         at: datetime | None = None,
     ) -> PendingPush:
         """Push to many partitions when the block ends; the arguments are those of `Client.push_many`."""
-        return self._add(queue, pushes.gather_many(messages), option_calls.due(delay, at))
+        return self._add(queue, pushes.gather_many(messages), due(delay, at))
 
     def _add(self, queue: str, messages: list[Message], due: Due | None) -> PendingPush:
         pending = self.gathered.add(queue, messages, due)
-        self.effects.note(partial(self.gathered.drop, pending))
+        self._noting.note(partial(self.gathered.drop, pending))
         return pending
 
     def _settled(self, batch: ClaimedMessages) -> None:
         """Take note that a call settled a batch, or part of it."""
-        self.effects.note(partial(batch.reopen, frozenset(batch.acknowledged)))
+        self._noting.note(partial(batch.reopen, frozenset(batch.acknowledged)))

@@ -5,21 +5,42 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from penstock.client.seeking import SeekTotal
-from penstock.postgres.database import Database
-from penstock.postgres.statements import archive_calls, calls, flow_calls, group_calls
-from penstock.postgres.statements.archive_calls import ArchiveInfo
-from penstock.postgres.statements.calls import Call
-from penstock.postgres.statements.flow_calls import ActionInfo, FlowInfo
-from penstock.postgres.statements.group_calls import (
+from penstock.broker.archives import ArchiveInfo
+from penstock.broker.arguments import as_text
+from penstock.broker.claims import Lease
+from penstock.broker.flows import ActionInfo, FlowInfo
+from penstock.broker.infos import (
     Check,
     ClaimInfo,
     DeadLetter,
     DeadReason,
     GroupInfo,
-    Seek,
+    SeekResult,
     Transition,
 )
+from penstock.broker.operations.archives import ListArchives
+from penstock.broker.operations.claiming import Release
+from penstock.broker.operations.flows import ForgetFlow, ListActions, ListFlows, PauseFlow
+from penstock.broker.operations.groups import (
+    ConfigureGroup,
+    CountDeadLetters,
+    CreateGroup,
+    DeleteGroup,
+    Discard,
+    GetHistory,
+    GetLag,
+    ListClaims,
+    ListDeadLetters,
+    ListGroups,
+    Redrive,
+    Resync,
+    Seek,
+    Verify,
+)
+from penstock.broker.operations.log import ConfigureDatabase
+from penstock.broker.operations.operation import Operation
+from penstock.broker.transport import Transport
+from penstock.client.seeking import SeekTotal
 
 # Dead letters are redriven and discarded in transactions of this many.
 _CHUNK = 1000
@@ -28,19 +49,19 @@ _CHUNK = 1000
 class Operator:
     """The part of a client that looks at groups and changes them."""
 
-    _database: Database
-    _subscribed: set[tuple[str, str]]
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
     def configure_database(self, *, create_on_first_use: bool | None = None) -> dict[str, Any]:
         """Change what holds for the whole database, and return it; without arguments, only return it.
 
         With `create_on_first_use=False` no push, pop or configure makes a queue, and no pop a group.
         """
-        return self._database.run(calls.configure_database(create_on_first_use))
+        return self._transport.run(ConfigureDatabase(create_on_first_use))
 
     def groups(self, queue: str | None = None) -> list[GroupInfo]:
         """Describe the groups of a queue, or of all queues."""
-        return self._database.run(group_calls.groups(queue))
+        return self._transport.run(ListGroups(queue))
 
     def create_group(
         self,
@@ -52,20 +73,19 @@ class Operator:
         **settings: Any,
     ) -> None:
         """Create a group; raises AlreadyExists. A pop creates one too, with defaults."""
-        self._database.run(group_calls.create_group(queue, group, mode, subscription, settings))
+        self._transport.run(CreateGroup.reading(queue, group, mode, subscription, settings))
 
     def configure_group(self, queue: str, group: str, **settings: Any) -> dict[str, Any]:
         """Override settings of the queue for one group (None: the queue's again); returns what now holds."""
-        return self._database.run(group_calls.configure_group(queue, group, settings))
+        return self._transport.run(ConfigureGroup(queue, group, settings))
 
     def delete_group(self, queue: str, group: str) -> None:
         """Delete a group with its positions and dead letters."""
-        self._database.run(group_calls.delete_group(queue, group))
-        self._subscribed.discard((queue, group))
+        self._transport.run(DeleteGroup(queue, group))
 
     def lag(self, queue: str, group: str = "default") -> int:
         """Return how many messages a group has still to acknowledge."""
-        return self._database.run(group_calls.lag(queue, group))
+        return self._transport.run(GetLag(queue, group))
 
     def seek(
         self,
@@ -75,15 +95,15 @@ class Operator:
         *,
         partition: str | None = None,
         preview: bool = False,
-        progress: Callable[[Seek], None] | None = None,
-    ) -> Seek:
+        progress: Callable[[SeekResult], None] | None = None,
+    ) -> SeekResult:
         """Move a group to 'earliest', 'latest', an offset or a time; `preview` only says what that would do.
 
         Goes through the partitions in chunks beside live traffic; claims that are held there lose their lease.
         """
         total = SeekTotal()
         while (after := total.next_chunk()) is not None:
-            chunk = self._database.run(group_calls.seek(queue, group, partition, to, preview, after))
+            chunk = self._transport.run(Seek.to(queue, group, to, partition, preview, after))
             total.add(chunk)
             if progress is not None:
                 progress(total.so_far())
@@ -91,16 +111,16 @@ class Operator:
 
     def claims(self, queue: str | None = None, group: str | None = None) -> list[ClaimInfo]:
         """List the claims that are held now, the one that ends first at the front."""
-        return self._database.run(group_calls.claims(queue, group))
+        return self._transport.run(ListClaims(queue, group))
 
     def release_claim(self, claim: ClaimInfo) -> bool:
         """Take a claim away from whoever holds it; its messages are delivered again at once."""
         lease = claim.lease_id if claim.shared else None
-        return self._database.run(group_calls.release(claim.group_id, claim.partition_id, lease))
+        return self._transport.run(Release(Lease(claim.group_id, claim.partition_id, lease)))
 
     def history(self, queue: str, group: str, partition: str, *, limit: int = 100) -> list[Transition]:
         """Tell what happened to a partition in a group, newest first."""
-        return self._database.run(group_calls.history(queue, group, partition, limit))
+        return self._transport.run(GetHistory(queue, group, as_text(partition), limit))
 
     def dead_letters(
         self,
@@ -112,11 +132,11 @@ class Operator:
         limit: int = 100,
     ) -> list[DeadLetter]:
         """List dead letters, oldest first; `after` is the last id of the page before."""
-        return self._database.run(group_calls.dead_letters(queue, group, reason, after, limit))
+        return self._transport.run(ListDeadLetters(queue, group, reason, after, limit))
 
     def dead_reasons(self, queue: str, group: str | None = None) -> list[DeadReason]:
         """Count dead letters by reason."""
-        return self._database.run(group_calls.dead_reasons(queue, group))
+        return self._transport.run(CountDeadLetters(queue, group))
 
     def redrive(
         self,
@@ -128,7 +148,7 @@ class Operator:
         progress: Callable[[int], None] | None = None,
     ) -> int:
         """Deliver dead letters again, to the group that failed and to no other; returns how many."""
-        return self._in_chunks(lambda: group_calls.redrive(queue, group, reason, ids, _CHUNK), progress)
+        return self._in_chunks(Redrive(queue, group, reason, ids, _CHUNK), progress)
 
     def discard(
         self,
@@ -140,25 +160,25 @@ class Operator:
         progress: Callable[[int], None] | None = None,
     ) -> int:
         """Throw dead letters away; returns how many."""
-        return self._in_chunks(lambda: group_calls.discard(queue, group, reason, ids, _CHUNK), progress)
+        return self._in_chunks(Discard(queue, group, reason, ids, _CHUNK), progress)
 
     def verify(self) -> list[Check]:
         """Compare state and log; every count must be 0."""
-        return self._database.run(group_calls.verify())
+        return self._transport.run(Verify())
 
     def resync(self) -> int:
         """Repair readiness after a restore; harmless at any time. Returns how much was repaired."""
         repaired, after = 0, 0
         while True:
-            chunk = self._database.run(group_calls.resync(after))
+            chunk = self._transport.run(Resync(after))
             repaired += chunk.repaired
             if chunk.next_partition is None:
                 return repaired
             after = chunk.next_partition
 
-    def _in_chunks(self, call: Callable[[], Call[int]], progress: Callable[[int], None] | None) -> int:
+    def _in_chunks(self, operation: Operation[int], progress: Callable[[int], None] | None) -> int:
         total = 0
-        while done := self._database.run(call()):
+        while done := self._transport.run(operation):
             total += done
             if progress is not None:
                 progress(total)
@@ -166,24 +186,24 @@ class Operator:
 
     def archives(self, queue: str | None = None) -> list[ArchiveInfo]:
         """List what is archived of a queue, or of all: the runs of `penstock archive`, the oldest first."""
-        return self._database.run(archive_calls.archives(queue))
+        return self._transport.run(ListArchives(queue))
 
     def flows(self) -> list[FlowInfo]:
-        """Describe the flows and how they fare."""
-        return self._database.run(flow_calls.flows())
+        """Describe the flows and their status."""
+        return self._transport.run(ListFlows())
 
     def actions(self, flow: str | None = None) -> list[ActionInfo]:
         """List the actions of a flow, or of all flows: the registry."""
-        return self._database.run(flow_calls.actions(flow))
+        return self._transport.run(ListActions(flow))
 
     def pause_flow(self, flow: str) -> None:
         """Pause a flow, wherever it runs; what it has not published it reads again when it goes on."""
-        self._database.run(flow_calls.pause(flow, True))
+        self._transport.run(PauseFlow(flow, True))
 
     def resume_flow(self, flow: str) -> None:
         """Let a paused flow go on."""
-        self._database.run(flow_calls.pause(flow, False))
+        self._transport.run(PauseFlow(flow, False))
 
     def forget_flow(self, flow: str) -> None:
         """Remove a flow that no longer runs from the registry; its queues, groups and dead letters stay."""
-        self._database.run(flow_calls.forget(flow))
+        self._transport.run(ForgetFlow(flow))

@@ -1,10 +1,11 @@
-"""What a caller wants pushed, made ready for one call.
+"""What a caller wants pushed, made ready for one operation.
 
 Callers give one value, a list, or messages with keys and partitions of their own; the engine wants packed segments
 per partition. This is the way from the one to the other.
 """
 
 import random
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -14,13 +15,36 @@ from uuid import UUID
 import msgspec
 
 from penstock.broker.arguments import Name, as_text
-from penstock.broker.messages import Message, PushResult, StoredMessage, encode
-from penstock.broker.packing import Segment, pack, pack_values
-from penstock.broker.producers import Stamp
+from penstock.broker.messages import Message, StoredMessage, encode
+from penstock.broker.names import check_new_names
+from penstock.broker.packing import pack_values
+from penstock.broker.places import Place
+from penstock.broker.pushing import Due, PushBatch
 from penstock.errors import InvalidInput
-from penstock.postgres.statements import calls, option_calls
-from penstock.postgres.statements.calls import Call, Place
-from penstock.postgres.statements.option_calls import Due, Lot
+
+# A change of `spread` moves keys to other partitions anyhow; for this long two clients may disagree where to.
+_SPREAD_SECONDS = 5.0
+
+
+class Spreads:
+    """What a client remembers of the queues' `spread`, so that a push without a partition costs one round trip."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, float]] = {}
+
+    def get(self, queue: str) -> int | None:
+        """Return what is known, and still fresh."""
+        spread, until = self._known.get(queue, (None, 0.0))
+        return spread if until > time.monotonic() else None
+
+    def put(self, queue: str, spread: int) -> int:
+        """Remember a value, and return it."""
+        self._known[queue] = (spread, time.monotonic() + _SPREAD_SECONDS)
+        return spread
+
+    def forget(self, queue: str) -> None:
+        """Forget one queue."""
+        self._known.pop(queue, None)
 
 
 def gather(
@@ -57,9 +81,9 @@ def plain(given: Any) -> list[bytes | None] | None:
 
 def pack_plain(
     where: Place, values: list[bytes | None], key: Name | None, headers: Mapping[str, str] | None
-) -> list[tuple[Place, Segment]]:
+) -> PushBatch:
     """Pack values that share their partition, key and headers."""
-    return [(where, segment) for segment in pack_values(values, as_text(key), headers)]
+    return PushBatch(where, pack_values(values, as_text(key), headers))
 
 
 def only_partition(key: Name | None, spread: int) -> str:
@@ -94,26 +118,9 @@ def place(queue: str, messages: Sequence[Message], spread: int) -> dict[Place, l
     return {Place(queue, partition): found for partition, found in placed.items()}
 
 
-def call(
-    placed: Mapping[Place, Sequence[Message]], due: Due | None = None, stamp: Stamp | None = None
-) -> Call[list[PushResult]]:
-    """Return the call that pushes each partition's messages; one result per partition."""
-    return call_lots({Lot(where, due): messages for where, messages in placed.items()}, stamp)
-
-
-def call_lots(lots: Mapping[Lot, Sequence[Message]], stamp: Stamp | None = None) -> Call[list[PushResult]]:
-    """Return the call that pushes each lot of messages; one result per lot."""
-    packed = [(lot, segment) for lot, messages in lots.items() for segment in pack(messages)]
-    once = counts_once(lots)
-    if not once and all(lot.due is None for lot in lots):
-        return calls.push([(lot.place, segment) for lot, segment in packed], stamp)
-    ids = [message.dedupe_id for messages in lots.values() for message in messages] if once else None
-    return option_calls.push(packed, ids, stamp)
-
-
-def counts_once(lots: Mapping[Any, Sequence[Message]]) -> bool:
-    """Say whether a message carries a dedupe id."""
-    return any(message.dedupe_id is not None for messages in lots.values() for message in messages)
+def batches(placed: Mapping[Place, Sequence[Message]], due: Due | None = None) -> list[PushBatch]:
+    """Pack the messages of each partition."""
+    return [PushBatch.of(where, messages, due) for where, messages in placed.items()]
 
 
 def needs_spread(messages: Iterable[Message]) -> bool:
@@ -127,7 +134,7 @@ def require_names(queue: str, messages: Sequence[Message]) -> None:
     given: list[Any] = [message.partition for message in messages]
     # Once each; what is no text may have no hash, and is refused as the first.
     named = dict.fromkeys(given) if all(isinstance(name, str | None) for name in given) else given
-    calls.new_names(queue, *(name for name in named if name is not None))
+    check_new_names(queue, *(name for name in named if name is not None))
     for message in messages if None in named else ():
         if message.partition is None and message.key is not None:
             _require_key(message.key)

@@ -1,7 +1,7 @@
 """Adds up the chunks of a seek, and goes back for partitions that were busy."""
 
+from penstock.broker.infos import SeekResult
 from penstock.errors import Retryable
-from penstock.postgres.statements.group_calls import Seek
 
 _ROUNDS = 100
 
@@ -10,7 +10,7 @@ class SeekTotal:
     """What a seek did so far."""
 
     def __init__(self) -> None:
-        self._total = Seek(0, 0, 0, 0, 0, 0, None)
+        self._total = SeekResult(0, 0, 0, 0, 0, 0, None)
         self._next: int | None = 0
         self._busy = 0
         self._rounds = 0
@@ -28,10 +28,10 @@ class SeekTotal:
             self._next, self._busy = 0, 0
         return self._next
 
-    def add(self, chunk: Seek) -> None:
+    def add(self, chunk: SeekResult) -> None:
         """Add a chunk."""
         total = self._total
-        self._total = Seek(
+        self._total = SeekResult(
             total.visited + chunk.visited,
             total.moved + chunk.moved,
             total.redelivered + chunk.redelivered,
@@ -43,6 +43,6 @@ class SeekTotal:
         self._busy += chunk.busy
         self._next = chunk.next_partition
 
-    def so_far(self) -> Seek:
+    def so_far(self) -> SeekResult:
         """Return the sum."""
         return self._total._replace(busy=self._busy)

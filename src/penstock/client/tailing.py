@@ -3,8 +3,10 @@
 import time
 from collections.abc import Iterator, Sequence
 
+from penstock.broker.infos import PartitionInfo
 from penstock.broker.messages import StoredMessage
-from penstock.postgres.statements.calls import PartitionInfo, Place, whole
+from penstock.broker.names import check_whole
+from penstock.broker.places import Place
 
 _SHORTEST, _LONGEST = 0.02, 1.0
 
@@ -13,7 +15,7 @@ class Tail:
     """Where a follower of a queue is, in each of its partitions."""
 
     def __init__(self, queue: str, last: int, idle_timeout: float | None) -> None:
-        whole("last", last)
+        check_whole("last", last)
         self._queue = queue
         self._last = last
         self._idle_timeout = idle_timeout

@@ -3,14 +3,17 @@
 
 import time
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
-from penstock.broker.arguments import Name, Seconds
+from penstock.broker.arguments import Name, Seconds, as_text, lease_time
+from penstock.broker.operations.claiming import Pop
+from penstock.broker.operations.log import GetSpread
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
+from penstock.broker.transport import TransactionScope
 from penstock.client.gathering import Gathering
-from penstock.consuming.batch import Batch, Run
-from penstock.postgres.statements import group_calls
-from penstock.postgres.statements.calls import Call
-from penstock.postgres.statements.group_calls import MAX_BYTES
+from penstock.client.pushes import Spreads
+from penstock.consuming.batch import Batch
 
 
 class Transaction(Gathering):
@@ -20,14 +23,10 @@ class Transaction(Gathering):
     produce in one step.
     """
 
-    def __init__(self, connection: Any, consumer: str) -> None:
-        super().__init__(connection)
+    def __init__(self, scope: TransactionScope, consumer: str) -> None:
+        super().__init__(scope)
+        self._scope = scope
         self._consumer = consumer
-
-    def begin(self, run: Run) -> Self:
-        """Say who runs calls in this transaction, now that it has begun."""
-        self._calls = run
-        return self
 
     def pop(
         self,
@@ -40,16 +39,22 @@ class Transaction(Gathering):
         lease: Seconds | None = None,
     ) -> Batch | None:
         """Claim the next messages in this transaction; nobody sees the claim before it commits."""
-        call = group_calls.pop(
-            queue, group, partition, max_messages, MAX_BYTES, max_partitions, lease, self._consumer, False, None
+        wanted = Pop(
+            queue,
+            group,
+            as_text(partition),
+            max_messages,
+            max_partitions=max_partitions,
+            lease=lease_time(lease),
+            consumer=self._consumer,
         )
         asked_at = time.monotonic()
-        claims = self.run(call)
+        claims = self._scope.run(wanted)
         if not claims:
             return None
 
-        def settle(call: Call[Any]) -> Any:
-            return self._settle(batch, call)
+        def settle(operation: Operation[Any]) -> Any:
+            return self._settle(batch, operation)
 
         batch = Batch(queue, group, claims, settle, asked_at)
         return batch
@@ -58,20 +63,21 @@ class Transaction(Gathering):
         """Acknowledge a batch in this transaction, wherever it was popped."""
         if batch.settled:
             # It may have been here, and a rollback to a savepoint has undone it.
-            self.check()
+            self._scope.check()
         batch.ack_through(partial(self._settle, batch))
 
-    def run(self, call: Call[Any]) -> Any:
-        """Run a call in this transaction."""
-        with self.effects.unwatched():
-            return self._calls(call)
+    def write(self, spreads: Spreads) -> None:
+        """Write the pushes that were gathered, at the end of the block."""
+        self._scope.check()
+        # On the transaction's own connection: the pool may have no other.
+        known = {}
+        for queue in self.gathered.queues_to_spread():
+            known[queue] = spreads.get(queue) or spreads.put(queue, self._scope.run(GetSpread(queue)))
+        if batches := self.gathered.batches(known):
+            results = self._scope.run(Push(batches))
+            self.gathered.written(results)
 
-    def check(self) -> None:
-        """Find out what rollbacks to savepoints have undone."""
-        if (call := self.effects.ask()) is not None:
-            self.run(call)
-
-    def _settle(self, batch: Batch, call: Call[Any]) -> Any:
-        result = self.run(call)
+    def _settle(self, batch: Batch, operation: Operation[Any]) -> Any:
+        reply = self._scope.run(operation)
         self._settled(batch)
-        return result
+        return reply

@@ -10,17 +10,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.broker.arguments import Seconds
+from penstock.broker.claims import Claim
 from penstock.broker.messages import StoredMessage
+from penstock.broker.operations.operation import Operation
 from penstock.consuming.claimed import ClaimedMessages, and_then, outcome_of
 from penstock.consuming.failures import logged
 from penstock.consuming.outages import Outage
 from penstock.errors import LeaseLost, PenstockError
-from penstock.postgres.statements.calls import Call
-from penstock.postgres.statements.group_calls import Claim
 
 log = logging.getLogger("penstock.consumer")
 
-AsyncRun = Callable[[Call[Any]], Awaitable[Any]]
+# Runs an operation, as the transport does that the batch was popped through.
+AsyncRun = Callable[[Operation[Any]], Awaitable[Any]]
 # Sleeps, and says whether the consumer has been told to stop.
 AsyncSleep = Callable[[float], Awaitable[bool]]
 AsyncOnError = Callable[[Any, BaseException], Awaitable[object]]
@@ -42,14 +43,17 @@ class AsyncBatch(ClaimedMessages):
         self._sleep = sleep
         self._on_error = on_error
 
-    async def _run_through_outages(self, call: Call[Any]) -> Any:
-        """Run a call; where the batch is one of a loop, through an outage."""
+    async def _run_checked(self, operation: Operation[Any]) -> Any:
+        return self._checked(operation, await self._run(operation))
+
+    async def _run_through_outages(self, operation: Operation[Any]) -> Any:
+        """Run an operation; where the batch is one of a loop, through an outage."""
         if self._sleep is None:
-            return await self._run(call)
+            return await self._run_checked(operation)
         outage, stopped = Outage(f"settle {self}"), False
         while True:
             try:
-                done = await self._run(call)
+                done = await self._run_checked(operation)
             except LeaseLost:
                 raise
             except PenstockError as error:
@@ -62,16 +66,23 @@ class AsyncBatch(ClaimedMessages):
 
     async def ack(self, up_to: int | None = None) -> None:
         """Acknowledge everything, or all below an offset; raises LeaseLost when the lease is not live."""
-        await self.ack_through(self._run_through_outages, up_to)
+        await self._acknowledge(self._run_through_outages, up_to)
 
     async def ack_through(self, run: AsyncRun, up_to: int | None = None) -> None:
         """Acknowledge through something else, a transaction: what it rolls back it calls unsettled again."""
-        call = self._ack(up_to)
+
+        async def run_checked(operation: Operation[Any]) -> Any:
+            return self._checked(operation, await run(operation))
+
+        await self._acknowledge(run_checked, up_to)
+
+    async def _acknowledge(self, run: AsyncRun, up_to: int | None) -> None:
+        operation = self._ack(up_to)
         if up_to is None:
             with self.settling():
-                await run(call)
+                await run(operation)
         else:
-            await run(call)
+            await run(operation)
             self._done_to(up_to)
 
     async def ack_message(self, message: StoredMessage) -> None:
@@ -104,7 +115,7 @@ class AsyncBatch(ClaimedMessages):
 
     async def renew(self, lease: Seconds | None = None) -> None:
         """Extend the lease from now, by `lease` seconds or the group's lease time."""
-        await self._run(self._renew(lease))
+        await self._run_checked(self._renew(lease))
 
     async def release(self, done: int = 0) -> None:
         """Give the messages back: they are delivered again at once, and no attempt is counted.
@@ -113,14 +124,14 @@ class AsyncBatch(ClaimedMessages):
         """
         await self._settle(self._release_after(done))
 
-    async def _settle(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Run one call per claim; a lease that is lost does not keep the others from theirs."""
+    async def _settle(self, operations: Sequence[Operation[Any]]) -> list[Any]:
+        """Run one operation after the other; a lease that is lost does not keep the others from theirs."""
         results: list[Any] = []
         lost: LeaseLost | None = None
         with self.settling():
-            for call in calls:
+            for operation in operations:
                 try:
-                    results.append(await self._run_through_outages(call))
+                    results.append(await self._run_through_outages(operation))
                 except LeaseLost as error:
                     lost = error
             if lost is not None:

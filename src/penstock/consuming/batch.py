@@ -11,17 +11,18 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.broker.arguments import Seconds
+from penstock.broker.claims import Claim
 from penstock.broker.messages import StoredMessage
+from penstock.broker.operations.operation import Operation
 from penstock.consuming.claimed import ClaimedMessages, and_then, outcome_of
 from penstock.consuming.failures import logged
 from penstock.consuming.outages import Outage
 from penstock.errors import LeaseLost, PenstockError
-from penstock.postgres.statements.calls import Call
-from penstock.postgres.statements.group_calls import Claim
 
 log = logging.getLogger("penstock.consumer")
 
-Run = Callable[[Call[Any]], Any]
+# Runs an operation, as the transport does that the batch was popped through.
+Run = Callable[[Operation[Any]], Any]
 # Sleeps, and says whether the consumer has been told to stop.
 Sleep = Callable[[float], bool]
 OnError = Callable[[Any, BaseException], object]
@@ -41,14 +42,17 @@ class Batch(ClaimedMessages):
         self._sleep = sleep
         self._on_error = on_error
 
-    def _run_through_outages(self, call: Call[Any]) -> Any:
-        """Run a call; where the batch is one of a loop, through an outage."""
+    def _run_checked(self, operation: Operation[Any]) -> Any:
+        return self._checked(operation, self._run(operation))
+
+    def _run_through_outages(self, operation: Operation[Any]) -> Any:
+        """Run an operation; where the batch is one of a loop, through an outage."""
         if self._sleep is None:
-            return self._run(call)
+            return self._run_checked(operation)
         outage, stopped = Outage(f"settle {self}"), False
         while True:
             try:
-                done = self._run(call)
+                done = self._run_checked(operation)
             except LeaseLost:
                 raise
             except PenstockError as error:
@@ -61,16 +65,23 @@ class Batch(ClaimedMessages):
 
     def ack(self, up_to: int | None = None) -> None:
         """Acknowledge everything, or all below an offset; raises LeaseLost when the lease is not live."""
-        self.ack_through(self._run_through_outages, up_to)
+        self._acknowledge(self._run_through_outages, up_to)
 
     def ack_through(self, run: Run, up_to: int | None = None) -> None:
         """Acknowledge through something else, a transaction: what it rolls back it calls unsettled again."""
-        call = self._ack(up_to)
+
+        def run_checked(operation: Operation[Any]) -> Any:
+            return self._checked(operation, run(operation))
+
+        self._acknowledge(run_checked, up_to)
+
+    def _acknowledge(self, run: Run, up_to: int | None) -> None:
+        operation = self._ack(up_to)
         if up_to is None:
             with self.settling():
-                run(call)
+                run(operation)
         else:
-            run(call)
+            run(operation)
             self._done_to(up_to)
 
     def ack_message(self, message: StoredMessage) -> None:
@@ -103,7 +114,7 @@ class Batch(ClaimedMessages):
 
     def renew(self, lease: Seconds | None = None) -> None:
         """Extend the lease from now, by `lease` seconds or the group's lease time."""
-        self._run(self._renew(lease))
+        self._run_checked(self._renew(lease))
 
     def release(self, done: int = 0) -> None:
         """Give the messages back: they are delivered again at once, and no attempt is counted.
@@ -112,14 +123,14 @@ class Batch(ClaimedMessages):
         """
         self._settle(self._release_after(done))
 
-    def _settle(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Run one call per claim; a lease that is lost does not keep the others from theirs."""
+    def _settle(self, operations: Sequence[Operation[Any]]) -> list[Any]:
+        """Run one operation after the other; a lease that is lost does not keep the others from theirs."""
         results: list[Any] = []
         lost: LeaseLost | None = None
         with self.settling():
-            for call in calls:
+            for operation in operations:
                 try:
-                    results.append(self._run_through_outages(call))
+                    results.append(self._run_through_outages(operation))
                 except LeaseLost as error:
                     lost = error
             if lost is not None:

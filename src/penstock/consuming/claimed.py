@@ -2,18 +2,19 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
-from penstock.broker.arguments import Seconds
+from penstock.broker.arguments import Seconds, delay_time, lease_time
+from penstock.broker.claims import Claim, ClaimRange, Lease
 from penstock.broker.messages import StoredMessage
+from penstock.broker.operations.claiming import Ack, Nack, Release, Renew
+from penstock.broker.operations.operation import Operation
 from penstock.consuming.failures import describe, trace_of
 from penstock.consuming.outages import Outage
 from penstock.errors import InvalidInput, LeaseLost, PenstockError
-from penstock.postgres.statements import group_calls
-from penstock.postgres.statements.calls import Call
-from penstock.postgres.statements.group_calls import Claim
 
 
 class ClaimedMessages:
@@ -97,20 +98,20 @@ class ClaimedMessages:
             raise
         self.settled = True
 
-    def _ack(self, up_to: int | None) -> Call[None]:
+    def _ack(self, up_to: int | None) -> Ack:
         self._open()
         if up_to is not None:
             claim = self._only()
             if not claim.start <= up_to <= claim.stop:
                 raise InvalidInput(f"up_to is {up_to} but must be from {claim.start} to {claim.stop}, as claimed")
-        return group_calls.ack(self.claims, up_to)
+        return Ack([claim.done(stop=up_to) for claim in self.claims])
 
-    def _ack_message(self, message: StoredMessage) -> Call[None]:
+    def _ack_message(self, message: StoredMessage) -> Ack:
         self._open()
         claim = self._claim_of(message)
         if not claim.shared:
             raise InvalidInput("an ordered group is acknowledged in order: use ack(up_to=message.offset + 1)")
-        return group_calls.ack_message(claim, message.offset)
+        return Ack([claim.done(message.offset, message.offset + 1)])
 
     def _done_to(self, up_to: int) -> None:
         """Take note of what is acknowledged; with nothing left, the batch is settled."""
@@ -125,7 +126,7 @@ class ClaimedMessages:
 
     def _nack(
         self, offset: int | None, reason: str | None, delay: Seconds | None, error: str | BaseException | None
-    ) -> list[Call[str]]:
+    ) -> list[Operation[Any]]:
         if offset is not None:
             self._only()
         if isinstance(error, BaseException):
@@ -133,27 +134,25 @@ class ClaimedMessages:
             trace, reason = trace_of(error), reason or type(error).__name__
         else:
             said, trace = reason if error is None else error, None
-        return [group_calls.nack(claim, offset, said, reason, delay, trace) for claim in self.claims]
+        wait = delay_time(delay)
+        return [Nack(claim.lease, offset, said, reason, wait, trace) for claim in self.claims]
 
-    def _nack_message(self, message: StoredMessage, error: BaseException) -> list[Call[Any]]:
+    def _nack_message(self, message: StoredMessage, error: BaseException) -> list[Operation[Any]]:
         """Fail at one message: earlier ones are done, later claims are given back."""
         failed = self._claim_of(message)
         place = self.claims.index(failed)
-        done = [group_calls.ack(self.claims[:place], None)] if place else []
+        done = [Ack([claim.done() for claim in self.claims[:place]])] if place else []
         return [
             *done,
-            group_calls.nack(failed, message.offset, describe(error), type(error).__name__, None, trace_of(error)),
-            *self._release(self.claims[place + 1 :]),
+            Nack(failed.lease, message.offset, describe(error), type(error).__name__, None, trace_of(error)),
+            *(Release(claim.lease) for claim in self.claims[place + 1 :]),
         ]
 
-    def _renew(self, lease: Seconds | None) -> Call[None]:
+    def _renew(self, lease: Seconds | None) -> Renew:
         self._open()
-        return group_calls.renew(self.claims, lease)
+        return Renew([claim.lease for claim in self.claims], lease_time(lease))
 
-    def _release(self, claims: list[Claim]) -> list[Call[bool]]:
-        return [group_calls.release(claim.group_id, claim.partition_id, claim.lease_id) for claim in claims]
-
-    def _release_after(self, done: int) -> list[Call[Any]]:
+    def _release_after(self, done: int) -> list[Operation[Any]]:
         """Acknowledge the first messages, and give back the rest."""
         if not 0 <= done <= len(self.messages):
             raise InvalidInput(f"done is {done} but must be from 0 to {len(self.messages)}, as many as the batch has")
@@ -161,11 +160,35 @@ class ClaimedMessages:
         while whole < len(self.claims) and len(self.claims[whole].messages) <= done:
             done -= len(self.claims[whole].messages)
             whole += 1
-        calls: list[Call[Any]] = [group_calls.ack(self.claims[:whole], None)] if whole else []
+        operations: list[Operation[Any]] = [Ack([claim.done() for claim in self.claims[:whole]])] if whole else []
         if done:
             begun = self.claims[whole]
-            calls.append(group_calls.ack([begun], begun.messages[done].offset))
-        return [*calls, *self._release(self.claims[whole:])]
+            operations.append(Ack([begun.done(stop=begun.messages[done].offset)]))
+        return [*operations, *(Release(claim.lease) for claim in self.claims[whole:])]
+
+    def _checked(self, operation: Operation[Any], reply: Any) -> Any:
+        """Return the reply to an operation that settles claims; raises LeaseLost where a lease is not live."""
+        match operation:
+            case Ack():
+                if not all(reply):
+                    raise _lost(self._named(zip(operation.ranges, reply, strict=True)))
+            case Renew():
+                self._renewed(operation, reply)
+            case Nack() if reply is None:
+                raise _lost(self._named([(operation.lease, False)]))
+        return reply
+
+    def _renewed(self, operation: Renew, reply: Sequence[datetime | None]) -> None:
+        until = {lease.lease_id: deadline for lease, deadline in zip(operation.leases, reply, strict=True) if deadline}
+        for claim in self.claims:
+            claim.lease_until = until.get(claim.lease_id, claim.lease_until)
+        if not all(reply):
+            raise _lost(self._named(zip(operation.leases, reply, strict=True)))
+
+    def _named(self, settled: Iterable[tuple[Lease | ClaimRange, object]]) -> list[str]:
+        """Return the partitions of what was not settled."""
+        leases = {lease.lease_id for lease, done in settled if not done}
+        return [claim.partition for claim in self.claims if claim.lease_id in leases]
 
     def _open(self) -> None:
         if self.settled:
@@ -189,6 +212,13 @@ def _server_time(claims: list[Claim]) -> float:
     if first.lease_until is None or first.lease_seconds is None:
         return 0.0
     return first.lease_until.timestamp() - first.lease_seconds
+
+
+def _lost(partitions: Sequence[str]) -> LeaseLost:
+    return LeaseLost(
+        f"the lease of {', '.join(map(repr, partitions))} has expired or is another consumer's; nothing was changed "
+        "there and the messages are delivered again. Renew in time, or give the group a longer lease_time."
+    )
 
 
 def outcome_of(results: list[Any]) -> str:

@@ -1,20 +1,26 @@
 # Generated from async_consumer.py by tools/generate_sync.py. Do not edit: change the source and run `make generate`.
-"""The part of a synchronous client that consumes: pop, consume, process."""
+"""Takes messages for a synchronous client: looks for them, waits for them, calls handlers."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from penstock import forks
+import msgspec
+
 from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience, positive
+from penstock.broker.claims import MAX_BYTES
 from penstock.broker.counters import Counters
+from penstock.broker.infos import SweepResult
 from penstock.broker.messages import StoredMessage
-from penstock.consuming import wakes
+from penstock.broker.operations.claiming import Ack, HasPending, Pop, Renew, Sweep
+from penstock.broker.operations.groups import CreateGroup
+from penstock.broker.operations.operation import Operation
+from penstock.broker.transport import Transport
 from penstock.consuming.batch import Batch
 from penstock.consuming.handlers import Hook
 from penstock.consuming.outages import Outage, is_outage
@@ -22,82 +28,33 @@ from penstock.consuming.polling import ReadyCursor, Sweeping, make_consumer_id, 
 from penstock.consuming.signals import Catcher
 from penstock.consuming.threads import Renewals, Signal, pause
 from penstock.consuming.waiting import Key, Step, WaitGroups
+from penstock.consuming.wakes import Wakes
 from penstock.consuming.worker_threads import WorkerPool
 from penstock.errors import AlreadyExists, InvalidInput, PenstockError
-from penstock.postgres import hints
-from penstock.postgres.database import Database
-from penstock.postgres.hints import Hints
-from penstock.postgres.statements import group_calls
-from penstock.postgres.statements.batch_calls import PopRequest, has_pending_messages
-from penstock.postgres.statements.calls import Call, Place, group_names, once
-from penstock.postgres.statements.group_calls import MAX_BYTES, Claim, Settling, Sweep
 
 log = logging.getLogger("penstock.consumer")
 
 
 class Consumer:
-    """The part of a client that consumes."""
+    """Takes messages through a transport. `Client` has its public face, with the full descriptions."""
 
-    _database: Database
-    pop_batching: bool
-    pending_check: bool
-    notify: bool
-
-    def __init__(self) -> None:
+    def __init__(
+        self, transport: Transport, waits: WaitGroups, wakes: Wakes, counters: Counters, pending_check: bool
+    ) -> None:
+        self.pending_check = pending_check
+        self._transport = transport
+        self._waits = waits
+        self._wakes = wakes
+        self._counters = counters
         self._renewals = Renewals()
-        self._begin()
-        forks.renew_in_children(self._begin)
+        self.reset()
 
-    def _begin(self) -> None:
-        """Make all that belongs to one process."""
-        self.consumer_id = make_consumer_id()
+    def reset(self) -> None:
+        """Begin anew, in a process that was forked."""
+        self.id = make_consumer_id()
         self._ready_cursors: dict[tuple[str, str], ReadyCursor] = {}
         self._subscribed: set[tuple[str, str]] = set()
         self._sweeping = Sweeping()
-        self._waits = WaitGroups()
-        self._counters = Counters()
-        self._registered_at: str | None = None
-        self._hints: Hints | None = None
-
-    def pop(
-        self,
-        queue: str,
-        group: str = "default",
-        *,
-        partition: Name | None = None,
-        max_messages: int = 100,
-        max_partitions: int = 1,
-        max_bytes: int = MAX_BYTES,
-        lease: Seconds | None = None,
-        wait: Seconds = 0.0,
-        auto_ack: bool = False,
-        mode: str = "ordered",
-        subscription: str | datetime = "all",
-        batch: int | None = None,
-        partitions: int | None = None,
-    ) -> Batch | None:
-        """Claim the next messages of any partition, or of a named one; None when there are none.
-
-        Queue and group come into being on first use, the group with `mode` ('ordered' or 'shared') and `subscription`:
-        'all', 'new', or a time. `wait` looks again for so many seconds. The claim is leased for `lease` seconds, or the
-        group's or queue's lease time; what is not acknowledged by then is delivered again. With `auto_ack` it counts as
-        done at once: at most once. `batch` and `partitions` are short for `max_messages` and `max_partitions`.
-        """
-        return self._take(
-            queue,
-            group,
-            partition=partition,
-            max_messages=max_messages,
-            max_partitions=max_partitions,
-            max_bytes=max_bytes,
-            lease=lease,
-            wait=wait,
-            auto_ack=auto_ack,
-            mode=mode,
-            subscription=subscription,
-            batch=batch,
-            partitions=partitions,
-        )
 
     def consume(
         self,
@@ -111,25 +68,16 @@ class Consumer:
         on_error: Callable[[Batch, BaseException], object] | None = None,
         **options: Any,
     ) -> Generator[Batch, None]:
-        """Yield batches as they come, and keep their leases alive in the background.
-
-        Settle each one, most simply with `with batch:`. One that is not settled when the next is asked for, or
-        when the loop is left, is given back. Ends when `stop` is set, or when nothing came for `idle_timeout` seconds;
-        the other options are those of `pop`.
-
-        It goes on through any outage of the database, or raises what went wrong after `give_up_after` seconds of one. A
-        batch is settled through an outage for as long as its lease lasts; then its messages are delivered again.
-        `on_error` is called with a batch and the exception that its `with` block raised, before it is failed.
-        """
+        """Yield batches as they come, and keep their leases alive in the background."""
         give_up, lease = positive("give_up_after", give_up_after), lease_time(lease)
         hook = None if on_error is None else Hook(on_error)
         options["wait"] = wait_for_each(idle_timeout, **options)
-        owner = self.consumer_id
+        owner = self.id
         outage = Outage(f"pop from {queue} for {group}", give_up)
         sleep = partial(pause, stop)
         while stop is None or not stop.is_set():
             try:
-                batch = self._take(queue, group, stop, outage, lease=lease, **options)
+                batch = self.take(queue, group, stop, outage, lease=lease, **options)
             except PenstockError as error:
                 sleep(outage.pause(error))
                 continue
@@ -142,7 +90,7 @@ class Consumer:
                 with self._renewals.keep(batch, lease):
                     yield batch
             finally:
-                if not batch.settled and not batch.abandoned and self.consumer_id == owner:
+                if not batch.settled and not batch.abandoned and self.id == owner:
                     self._give_back(batch)
 
     def process(
@@ -160,15 +108,7 @@ class Consumer:
         on_error: Callable[[StoredMessage, BaseException], object] | None = None,
         **options: Any,
     ) -> int:
-        """Call a function for each message, in `concurrency` threads; returns how many were handled.
-
-        A coroutine function is awaited, in one event loop for all threads. A message whose handler raises, or takes
-        longer than `timeout` seconds, is retried after the backoff and finally becomes a dead letter; the messages
-        before it in its batch are done. `on_error` is called with the message and the exception before that.
-
-        Ends like `consume`, and on Ctrl-C or SIGTERM if it is called in the main thread: handlers under way have
-        `grace` seconds to end, what is done is acknowledged, and the rest is given back.
-        """
+        """Call a function for each message, in `concurrency` threads; returns how many were handled."""
         if concurrency < 1:
             raise InvalidInput(f"concurrency is {concurrency} but must be at least 1")
         allowed, ending = positive("timeout", timeout), positive("grace", grace)
@@ -183,18 +123,19 @@ class Consumer:
         signals.hand_on()
         return handled
 
-    def sweep(self) -> Sweep | None:
-        """Do what time brings: expired leases, delays, backoffs. Consumers do this by themselves."""
+    def sweep(self) -> SweepResult | None:
+        """Fire due timers: expired leases, delays, backoffs."""
         return self._sweep_since(None)
 
-    def stats(self) -> dict[str, int]:
-        """Count what this client has done: batches, checks, sweeps, hints.
+    def forget_group(self, queue: str, group: str) -> None:
+        """Take note that a group may be gone, so that it is created again."""
+        self._subscribed.discard((queue, group))
 
-        Batches stay at 0 where each call is made by itself.
-        """
-        return self._counters.read()
+    def forget_groups(self) -> None:
+        """Take note that any group may be gone."""
+        self._subscribed.clear()
 
-    def _take(
+    def take(
         self,
         queue: str,
         group: str,
@@ -210,49 +151,38 @@ class Consumer:
         auto_ack: bool = False,
         mode: str = "ordered",
         subscription: str | datetime = "all",
-        batch: int | None = None,
-        partitions: int | None = None,
     ) -> Batch | None:
+        """Claim the next messages; with `wait`, look again for so many seconds."""
         partition, lease, wait = as_text(partition), lease_time(lease), patience("wait", wait)
-        group_names(queue, group, partition)
+        wanted = Pop(queue, group, partition, max_messages, max_bytes, max_partitions, lease, self.id, auto_ack)
         self._subscribe(queue, group, mode, subscription)
-        request = PopRequest(
-            queue,
-            group,
-            partition,
-            max_messages if batch is None else batch,
-            max_bytes,
-            max_partitions if partitions is None else partitions,
-            lease,
-            self.consumer_id,
-            auto_ack,
-        )
         if outage is not None and outage.begun:
             # Nothing else is tried before this works.
-            found = self._pop(request, outage)
+            found = self._pop(wanted, outage)
             outage.over()
             if found is not None:
                 return found
         if wait > 0:
-            return self._wait(request, self._waits.now() + wait, stop, outage)
-        return self._look(request)
+            return self._wait(wanted, self._waits.now() + wait, stop, outage)
+        return self._look(wanted)
 
-    def _look(self, request: PopRequest) -> Batch | None:
+    def _look(self, wanted: Pop) -> Batch | None:
         """Look once, and again where a sweep brought work."""
         while True:
             if self._sweeping.due():
                 self._sweep()
-            batch = self._pop(request)
+            batch = self._pop(wanted)
             if batch is not None or not self._sweep():
                 return batch
 
     def _wait(
-        self, request: PopRequest, deadline: float, stop: threading.Event | None, outage: Outage | None = None
+        self, wanted: Pop, deadline: float, stop: threading.Event | None, outage: Outage | None = None
     ) -> Batch | None:
         """Look, alone or through those who wait for the same, until something is found, or time is up."""
         signal = Signal()
-        self._register_for_wakes()
-        waiter = self._waits.enter(Key(request.queue, request.partition, request.group), deadline, signal.give)
+        self._transport.open()
+        self._wakes.listen()
+        waiter = self._waits.enter(Key(wanted.queue, wanted.partition, wanted.group), deadline, signal.give)
         try:
             while stop is None or not stop.is_set():
                 step, seconds = self._waits.step(waiter, pending_check=self.pending_check)
@@ -261,13 +191,13 @@ class Consumer:
                         if self._waits.sweep_due():
                             self._sweep(outage)
                         began = self._waits.now()
-                        batch = self._pop(request, outage)
+                        batch = self._pop(wanted, outage)
                         self._waits.popped(waiter, began, batch is not None)
                         if batch is not None:
                             return batch
                     case Step.CHECK:
                         began = self._waits.now()
-                        self._waits.checked(waiter, began, self._has_pending(request, outage))
+                        self._waits.checked(waiter, began, self._has_pending(wanted, outage))
                     case Step.SWEEP:
                         self._sweep(outage)
                     case Step.SLEEP:
@@ -278,21 +208,23 @@ class Consumer:
         finally:
             self._waits.leave(waiter)
 
-    def _pop(self, request: PopRequest, outage: Outage | None = None) -> Batch | None:
-        ready = self._ready_cursor(request.queue, request.group)
+    def _pop(self, wanted: Pop, outage: Outage | None = None) -> Batch | None:
+        ready = self._ready_cursor(wanted.queue, wanted.group)
+        if (begin := ready.lows()) is not None:
+            wanted = msgspec.structs.replace(wanted, ready_from=begin)
         asked_at = time.monotonic()
-        claims = self._run_pop(request, ready, _left(outage))
+        claims = self._transport.run(wanted, _left(outage))
         if not claims:
             return None
         ready.took(claims)
         self._waits.stir()
-        return Batch(request.queue, request.group, claims, self._settle, asked_at)
+        return Batch(wanted.queue, wanted.group, claims, self._settle, asked_at)
 
-    def _settle(self, call: Call[Any]) -> Any:
+    def _settle(self, operation: Operation[Any]) -> Any:
         """Run what a batch settles itself with."""
-        done = self._run_settling(call)
+        done = self._transport.run(operation)
         # Given back, or failed: it may be ready again, now or in a while.
-        self._waits.stir(look=not isinstance(call, Settling))
+        self._waits.stir(look=not isinstance(operation, Ack | Renew))
         return done
 
     def _give_back(self, batch: Batch) -> None:
@@ -303,16 +235,14 @@ class Consumer:
         except PenstockError as error:
             log.warning("%s could not be given back, and comes again when its lease ends: %s", batch, error)
 
-    def _has_pending(self, request: PopRequest, outage: Outage | None = None) -> bool:
+    def _has_pending(self, wanted: Pop, outage: Outage | None = None) -> bool:
         """Ask whether a pop could get something; one that cannot be asked may."""
-        ready = self._ready_cursor(request.queue, request.group)
+        ready = self._ready_cursor(wanted.queue, wanted.group)
         self._counters.add("has_pending_checks", 1)
         try:
-            pending = self._database.run(
-                # Not tried again here: the pop that follows an error says what is wrong.
-                once(has_pending_messages(request.queue, request.partition, request.group, ready.lows())),
-                _left(outage),
-            )
+            check = HasPending(wanted.queue, wanted.group, wanted.partition, ready.lows())
+            # Not tried again here: the pop that follows an error says what is wrong.
+            pending = self._transport.run(check, _left(outage), retry=False)
         except PenstockError as error:
             if outage is not None and is_outage(error):
                 raise
@@ -326,55 +256,23 @@ class Consumer:
     def _sweep(self, outage: Outage | None = None) -> bool:
         """Sweep, and say whether that may have brought work; others' timers must not keep this one from popping."""
         try:
-            return self._sweeping.did(self._run_sweep(outage))
+            return self._sweeping.did(self._sweep_since(self._sweeping.since(), outage))
         except PenstockError as error:
             if outage is not None and is_outage(error):
                 raise
             sweep_failed(error)
             return False
 
-    def _sweep_since(self, since: datetime | None, outage: Outage | None = None) -> Sweep | None:
+    def _sweep_since(self, since: datetime | None, outage: Outage | None = None) -> SweepResult | None:
         self._counters.add("sweeps", 1)
         self._waits.sweep_begins()
         swept = None
         try:
-            call = group_calls.sweep(since)
             # A loop has its own way to try again.
-            swept = self._database.run(call if outage is None else once(call), _left(outage))
+            swept = self._transport.run(Sweep(since), _left(outage), retry=outage is None)
             return swept
         finally:
             self._waits.swept(swept)
-
-    def _register_for_wakes(self) -> None:
-        """Hear of the pushes of other clients of this process, and of hints from others."""
-        if not self._database.opened:
-            self._database.open()
-        dsn = self._database.address.dsn
-        if self._registered_at != dsn:
-            self._unregister_for_wakes()
-            self._registered_at = dsn
-            wakes.register(dsn, self._waits)
-        if self.notify:
-            self._with_hints()
-
-    def _unregister_for_wakes(self) -> None:
-        if self._registered_at is not None:
-            wakes.unregister(self._registered_at, self._waits)
-            self._registered_at = None
-        if self._hints is not None:
-            hints.leave(self._hints, self._counters)
-            self._hints = None
-
-    def _pushed(self, places: Collection[Place]) -> None:
-        """Wake those who wait for what was pushed: here at once, elsewhere with a hint."""
-        wakes.wake(self._database.address.dsn, places)
-        if self.notify and places:
-            self._with_hints().pushed(place.queue for place in places)
-
-    def _with_hints(self) -> Hints:
-        if self._hints is None:
-            self._hints = hints.join(self._database.address, self._counters)
-        return self._hints
 
     def _ready_cursor(self, queue: str, group: str) -> ReadyCursor:
         return self._ready_cursors.setdefault((queue, group), ReadyCursor())
@@ -384,19 +282,8 @@ class Consumer:
         if (mode, subscription) == ("ordered", "all") or (queue, group) in self._subscribed:
             return
         with suppress(AlreadyExists):
-            self._database.run(group_calls.create_group(queue, group, mode, subscription, {}))
+            self._transport.run(CreateGroup.reading(queue, group, mode, subscription))
         self._subscribed.add((queue, group))
-
-    # The calls that may be batched.
-
-    def _run_pop(self, request: PopRequest, ready: ReadyCursor, within: float | None) -> list[Claim]:
-        return self._database.run(request.alone(ready.lows()), within)
-
-    def _run_settling(self, call: Call[Any]) -> Any:
-        return self._database.run(call)
-
-    def _run_sweep(self, outage: Outage | None) -> Sweep | None:
-        return self._sweep_since(self._sweeping.since(), outage)
 
 
 def _left(outage: Outage | None) -> float | None:

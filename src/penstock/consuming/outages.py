@@ -4,19 +4,17 @@ import logging
 import time
 
 from penstock.broker.retries import backoff
-from penstock.errors import PenstockError, Retryable, Unavailable
-from penstock.postgres.failures import sqlstate_of
+from penstock.errors import PenstockError, ReadOnlyServer, Retryable, Unavailable
 
 log = logging.getLogger("penstock.consumer")
 
-# During a failover an address may lead to a standby for a while, which takes no writes.
-_READ_ONLY = "25006"
 _FIRST, _LONGEST = 0.1, 5.0
 
 
 def is_outage(error: PenstockError) -> bool:
     """Say whether an error is the database's, and may be over in a while."""
-    return isinstance(error, Unavailable | Retryable) or sqlstate_of(error) == _READ_ONLY
+    # During a failover an address may lead to a standby for a while, which takes no writes.
+    return isinstance(error, Unavailable | Retryable | ReadOnlyServer)
 
 
 class Outage:

@@ -18,8 +18,9 @@ from typing import Any
 from uuid import uuid4
 
 from penstock.broker.arguments import Seconds, patience
+from penstock.broker.claims import Claim
+from penstock.broker.infos import SweepResult
 from penstock.errors import PenstockError
-from penstock.postgres.statements.group_calls import Claim, Sweep
 
 log = logging.getLogger("penstock")
 
@@ -47,7 +48,7 @@ class ReadyCursor:
             _, level, seq = self._seen.popleft()
             self._lows += [0] * (level - len(self._lows))
             self._lows[level - 1] = max(self._lows[level - 1], seq)
-        return self._lows or None
+        return list(self._lows) or None
 
     def begin_at_front(self) -> None:
         """Let the next one look from the front: somebody has seen something there."""
@@ -58,8 +59,8 @@ class ReadyCursor:
         now = time.monotonic()
         for claim in claims:
             if claim.level > 0:
-                self._go_back(claim.level, claim.line_seq)
-                self._seen.append((now, claim.level, claim.line_seq))
+                self._go_back(claim.level, claim.ready_seq)
+                self._seen.append((now, claim.level, claim.ready_seq))
 
     def _go_back(self, level: int, seq: int) -> None:
         """Begin where an entry was found before the mark: it came late, or a restore has set the list back."""
@@ -97,7 +98,7 @@ class Sweeping:
         self._all_at = now + _SWEEP_ALL_EVERY
         return None
 
-    def did(self, sweep: Sweep | None) -> bool:
+    def did(self, sweep: SweepResult | None) -> bool:
         """Take note of a sweep; say whether it may have brought work."""
         if sweep is None:
             return False

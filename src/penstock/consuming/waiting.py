@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from enum import Enum, auto
 from typing import NamedTuple
 
-from penstock.postgres.statements.group_calls import Sweep
+from penstock.broker.infos import SweepResult
 
 # Pauses between looks grow from the first to the longest. From CHECK_FROM on, only the check is made.
 _FIRST, _GROWTH, _LONGEST = 0.01, 1.5, 0.5
@@ -112,6 +112,10 @@ class WaitGroups:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, in a process that was forked."""
         self._lock = threading.RLock()
         self._groups: dict[Key, WaitGroup] = {}
         self._sweep_at = 0.0
@@ -204,7 +208,7 @@ class WaitGroups:
         """Take note that somebody sweeps."""
         self._sweeping = True
 
-    def swept(self, sweep: Sweep | None) -> None:
+    def swept(self, sweep: SweepResult | None) -> None:
         """Take note of a sweep (None: another process was at it, or it failed)."""
         with self._lock:
             now = self._clock()

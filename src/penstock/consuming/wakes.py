@@ -1,12 +1,14 @@
-"""Who in this process waits at which address, so that a push here wakes them at once, whichever client they use."""
+"""Pushes wake those who wait: in this process at once, whichever client they use, and elsewhere with a hint."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from weakref import WeakSet
 
 from penstock import forks
+from penstock.broker.counters import Counters
+from penstock.broker.hints import Hints, HintSource
+from penstock.broker.places import Place
 from penstock.consuming.waiting import WaitGroups
-from penstock.postgres.statements.calls import Place
 
 _lock = threading.Lock()
 _waits: dict[str, WeakSet[WaitGroups]] = {}
@@ -48,3 +50,59 @@ def wake(dsn: str, places: Iterable[Place]) -> None:
     for queue, partitions in pushed.items():
         for waits in all_waits:
             waits.wake(queue, partitions)
+
+
+class Wakes:
+    """What one client does about wakes: its own waiters are woken, and its pushes wake others."""
+
+    def __init__(self, transport: HintSource, waits: WaitGroups, counters: Counters, notify: bool) -> None:
+        self.notify = notify
+        self._transport = transport
+        self._waits = waits
+        self._counters = counters
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, in a process that was forked."""
+        self._registered_at: str | None = None
+        self._hints: Hints | None = None
+
+    def listen(self) -> None:
+        """Hear of the pushes of other clients of this process, and of hints from others."""
+        address = self._transport.address
+        if self._registered_at != address:
+            self.close()
+            self._registered_at = address
+            register(address, self._waits)
+        if self.notify:
+            self._with_hints()
+
+    def pushed(self, places: Collection[Place]) -> None:
+        """Wake those who wait for what was pushed; a place without a partition may be any of the queue."""
+        wake(self._transport.address, places)
+        if self.notify and places:
+            self._with_hints().announce(place.queue for place in places)
+
+    def heard(self, queues: Sequence[str]) -> None:
+        """Wake those who wait here for what another process has pushed."""
+        self._counters.add("hints_received", 1)
+        for queue in queues:
+            self._waits.wake(queue, {""})
+
+    def sent(self) -> None:
+        """Count a hint to others."""
+        self._counters.add("hints_sent", 1)
+
+    def close(self) -> None:
+        """Hear no more."""
+        if self._registered_at is not None:
+            unregister(self._registered_at, self._waits)
+            self._registered_at = None
+        if self._hints is not None:
+            self._hints.close()
+            self._hints = None
+
+    def _with_hints(self) -> Hints:
+        if self._hints is None:
+            self._hints = self._transport.listen(self)
+        return self._hints

@@ -16,7 +16,7 @@ from penstock.broker.messages import Message, StoredMessage
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from penstock.postgres.statements.group_calls import Claim
+    from penstock.broker.claims import Claim
 
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _NULL = b"null"

@@ -6,10 +6,14 @@ from typing import Any, Literal, TypeVar
 
 import psycopg
 
+from penstock.broker.infos import FailingTimer, GroupInfo
+from penstock.broker.operations.flows import ListFlows
+from penstock.broker.operations.groups import ListClaims, ListFailingTimers, ListGroups
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import ListScheduled
+from penstock.broker.operations.staging import ListStages
 from penstock.postgres import migrate
-from penstock.postgres.statements import flow_calls, group_calls, option_calls, stage_calls
-from penstock.postgres.statements.calls import Call
-from penstock.postgres.statements.group_calls import FailingTimer, GroupInfo
+from penstock.postgres.statements.call import call_for
 
 Finding = tuple[Literal["ok", "info", "warn", "fail"], str] | tuple[Literal["ok", "info", "warn", "fail"], str, str]
 T = TypeVar("T")
@@ -60,7 +64,7 @@ def expired_claims(connection: psycopg.Connection[Any], embedded: bool) -> Findi
     if (unseen := _unseen(connection)) is not None:
         return unseen
     now = _now(connection)
-    left = [claim for claim in _ask(connection, group_calls.claims(None, None)) if claim.expires_at < now - _UNSWEPT]
+    left = [claim for claim in _ask(connection, ListClaims()) if claim.expires_at < now - _UNSWEPT]
     if not left:
         return "ok", "none"
     found = [f"{claim.partition} of group {claim.group} of queue {claim.queue}" for claim in left]
@@ -75,7 +79,7 @@ def overdue_messages(connection: psycopg.Connection[Any], embedded: bool) -> Fin
     """Check for scheduled messages that should have been published long ago."""
     if (unseen := _unseen(connection)) is not None:
         return unseen
-    first = _ask(connection, option_calls.scheduled(None, None, None, 1))
+    first = _ask(connection, ListScheduled(limit=1))
     if not first or first[0].due_at >= _now(connection) - _UNSWEPT:
         return "ok", "none"
     return (
@@ -89,7 +93,7 @@ def failing_timers(connection: psycopg.Connection[Any], embedded: bool) -> Findi
     """Check for timers that fail; their partitions make no progress."""
     if (unseen := _unseen(connection)) is not None:
         return unseen
-    failing = _ask(connection, group_calls.failing_timers())
+    failing = _ask(connection, ListFailingTimers())
     if not failing:
         return "ok", "none"
     found = [
@@ -134,7 +138,7 @@ def dead_letters(connection: psycopg.Connection[Any], embedded: bool) -> Finding
     """Check for dead letters."""
     if (unseen := _unseen(connection)) is not None:
         return unseen
-    some = [info for info in _ask(connection, group_calls.groups(None)) if info.dead_letters]
+    some = [info for info in _ask(connection, ListGroups()) if info.dead_letters]
     if not some:
         return "ok", "none"
     found = [f"{info.dead_letters} in {_name(info)}" for info in some]
@@ -148,7 +152,7 @@ def abandoned_stages(connection: psycopg.Connection[Any], embedded: bool) -> Fin
     [(allowed,)] = connection.execute("SELECT has_function_privilege('penstock.list_stages()', 'EXECUTE')").fetchall()
     if not allowed:
         return "info", "permission denied (needs the admin role)", "run `penstock doctor` as an admin"
-    stages = _ask(connection, stage_calls.stages())
+    stages = _ask(connection, ListStages())
     if not stages:
         return "ok", "none"
     old = [stage for stage in stages if stage.last_written < _now(connection) - _ABANDONED]
@@ -163,7 +167,7 @@ def flows(connection: psycopg.Connection[Any], embedded: bool) -> Finding:
     """Check for flows that are lost or failed."""
     if (unseen := _unseen(connection)) is not None:
         return unseen
-    known = _ask(connection, flow_calls.flows())
+    known = _ask(connection, ListFlows())
     bad = [flow for flow in known if flow.state in ("lost", "failed")]
     if not bad:
         return "ok", "none" if not known else f"{len(known)}, none lost or failed"
@@ -175,7 +179,7 @@ def _stuck(connection: psycopg.Connection[Any]) -> dict[tuple[str, str], GroupIn
     limit = _now(connection) - _STUCK
     return {
         (info.queue, info.name): info
-        for info in _ask(connection, group_calls.groups(None))
+        for info in _ask(connection, ListGroups())
         # Work that waits for a delay or a retry is not stuck.
         if (info.ready or info.enrolling) and not info.claimed and info.oldest_since and info.oldest_since < limit
     }
@@ -197,7 +201,8 @@ def _unseen(connection: psycopg.Connection[Any]) -> Finding | None:
     return None if allowed else _DENIED
 
 
-def _ask(connection: psycopg.Connection[Any], call: Call[T]) -> T:
+def _ask(connection: psycopg.Connection[Any], operation: Operation[T]) -> T:
+    call = call_for(operation)
     return call.parse(connection.execute(call.sql.encode(), call.parameters, binary=True).fetchall())
 
 

@@ -8,8 +8,8 @@ from uuid import UUID
 from penstock.errors import NotFound, SetupError
 
 if TYPE_CHECKING:
+    from penstock.broker.infos import ClaimInfo, DeadLetter, GroupInfo
     from penstock.client.client import Client
-    from penstock.postgres.statements.group_calls import ClaimInfo, DeadLetter, GroupInfo
 
 _PAGE = 1000
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.broker.infos import Check
     from penstock.client.client import Client
-    from penstock.postgres.statements.group_calls import Check
 
 
 @dataclass(frozen=True)

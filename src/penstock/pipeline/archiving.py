@@ -174,12 +174,13 @@ class Archiving:
         """Begin a run, and clean up after those that never ended."""
         from penstock.postgres.failures import translated
         from penstock.postgres.statements import archive_calls
+        from penstock.postgres.statements.call import call_for
         from penstock.spark.archiving import Job
         from penstock.spark.options import read_options
 
         if self._holder is None or self._holder.closed:
-            self._holder = self.database.address.connect()
-        call = archive_calls.begin(self.queue, self.location)
+            self._holder = self.database.server.connect()
+        call = call_for(archive_calls.begin(self.queue, self.location))
         with translated():
             begun = call.parse(self.database.execute(self._holder, call))
         for run, location in begun.left:

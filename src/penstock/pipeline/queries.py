@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.errors import PySparkException
 
+from penstock.broker.operations.groups import ListGroups
+from penstock.broker.operations.log import CreateQueue, ListQueues
 from penstock.errors import InvalidInput, NotFound, PenstockError, Retryable
 from penstock.pipeline import checking, checkpoints, frames, poison
 from penstock.pipeline.actions import actions, plugin_of
@@ -17,7 +19,7 @@ from penstock.pipeline.flow import DATA_SINK, Copy, Flow, derive_type
 from penstock.pipeline.frames import Connection, Problem
 from penstock.pipeline.running import BACKOFF_FIRST, PATIENCE, Running
 from penstock.postgres.database import Database
-from penstock.postgres.statements import calls, flow_calls, group_calls, range_calls, stage_calls
+from penstock.postgres.statements import flow_calls, range_calls, stage_calls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -151,9 +153,9 @@ class QueryBuilder:
     def _ensure_queue(self, queue: str) -> bool:
         """Make a queue that is not there; return whether it was."""
         try:
-            self._database.run(calls.queues(queue))
+            self._database.run(ListQueues(queue))
         except NotFound:
-            self._database.run(calls.create_queue(queue, {}, None))
+            self._database.run(CreateQueue(queue))
             return False
         return True
 
@@ -163,7 +165,7 @@ class QueryBuilder:
             if (
                 flow.starting == "latest"
                 and self._ensure_queue(queue)
-                and flow.name not in {group.name for group in self._database.run(group_calls.groups(queue))}
+                and flow.name not in {group.name for group in self._database.run(ListGroups(queue))}
             ):
                 heads = self._database.run(range_calls.heads([queue], None, False))
                 if heads.ids:

@@ -1,8 +1,8 @@
-"""Runs calls on a pool of connections: the one place that opens them.
+"""The transport of PostgreSQL: it runs operations on a pool of connections, the one place that opens them.
 
 Connections that died while they lay in the pool are noticed before they are used, so a restart of the database costs
-a reconnect and not an error. A connection that breaks during a call is another matter: the call is tried again only if
-running it twice does no harm.
+a reconnect and not an error. A connection that breaks during a call is another matter: the operation is tried again
+only if running it twice does no harm.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -18,19 +19,22 @@ import psycopg
 import psycopg_pool
 
 from penstock import forks
+from penstock.broker.hints import HintListener
+from penstock.broker.operations.operation import Operation
 from penstock.broker.retries import Attempts
 from penstock.errors import PenstockError, Retryable, Unavailable
-from penstock.postgres import pools
+from penstock.postgres import hints, pools, savepoints, user_connections
 from penstock.postgres.address import Address, open_address, redact
+from penstock.postgres.async_scopes import AsyncScope
 from penstock.postgres.deadlines import AsyncWatchdog, Limited
 from penstock.postgres.pools import AsyncPool
-from penstock.postgres.statements.calls import Call
+from penstock.postgres.statements.call import Call, call_for
 from penstock.postgres.wire import AsyncConnection
 from penstock.settings import Settings
 
 log = logging.getLogger("penstock.database")
 
-T = TypeVar("T")
+R = TypeVar("R")
 # How long to wait for the pool before looking whether an embedded server has to be started again.
 _PATIENCE = 2.0
 
@@ -40,7 +44,7 @@ class AsyncDatabase:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._address: Address | None = None
+        self._server: Address | None = None
         self._closed = False
         # All connections that live, those of pools that were closed too.
         self._opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
@@ -61,38 +65,51 @@ class AsyncDatabase:
         self._lent: set[psycopg.AsyncConnection[Any]] = set()
         self._pool = None
 
-    @property
-    def address(self) -> Address:
-        """The address in use, once there is one."""
-        if self._address is None:
-            raise PenstockError("the client is not open yet; use `async with`, or call open() first")
-        return self._address
+    def __repr__(self) -> str:
+        return repr(redact(self.settings.url or "") or str(self.settings.home))
 
     @property
-    def opened(self) -> bool:
-        """Whether there is an address."""
-        return self._address is not None
+    def server(self) -> Address:
+        """The server in use, once there is one."""
+        if self._server is None:
+            raise PenstockError("the client is not open yet; use `async with`, or call open() first")
+        return self._server
+
+    @property
+    def address(self) -> str:
+        """The address in use, with its password."""
+        return self.server.dsn
 
     async def open(self) -> None:
-        """Find the database and see that it is ready. Calls do this by themselves."""
-        await self._open_pool()
+        """Find the database and see that it is ready. Operations do this by themselves."""
+        if self._pool is None or self._closed:
+            await self._open_pool()
 
-    async def run(self, call: Call[T], within: float | None = None) -> T:
-        """Run one call in a transaction of its own; a connection is waited for `within` seconds at most."""
+    async def run(
+        self,
+        operation: Operation[R],
+        timeout: float | None = None,  # noqa: ASYNC109 - for the connection, and not for the whole
+        *,
+        retry: bool = True,
+    ) -> R:
+        """Run one operation in a transaction of its own; a connection is waited for `timeout` seconds at most."""
+        call = call_for(operation)
         began = time.monotonic()
         attempts: Attempts | None = None
         while True:
             sent = False
             try:
-                pool, connection = await self._take(within)
+                pool, connection = await self._take(timeout)
                 sent = True
                 try:
                     return call.parse(await self.execute(connection, call))
                 finally:
                     await self._give_back(pool, connection)
             except (Unavailable, Retryable) as error:
+                if not retry:
+                    raise
                 level = logging.WARNING if attempts is None else logging.DEBUG
-                attempts = attempts or Attempts(began, self.settings.timeout, call.repeatable, call.stamped)
+                attempts = attempts or Attempts(began, self.settings.timeout, operation.repeatable, operation.stamped)
                 pause = attempts.pause(error, sent)
                 log.log(level, "%s. The call is tried again", error)
                 await asyncio.sleep(pause)
@@ -107,7 +124,28 @@ class AsyncDatabase:
             return await cursor.fetchall()
 
     @asynccontextmanager
-    async def transaction(self, connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
+    async def transaction(self, connection: Any = None) -> AsyncIterator[AsyncScope]:
+        """Begin a transaction, on a connection of the pool or in that of the caller's own connection."""
+        if connection is not None:
+            scope = AsyncScope(connection)
+            with scope.outcome():
+                async with user_connections.async_transaction_on(connection, scope.effects) as execute:
+                    yield scope.begin(execute)
+            return
+        async with self.connection() as own:
+            scope = AsyncScope(own)
+            scope.effects.begin_later()
+            with scope.outcome():
+                async with self._committed(own):
+                    with savepoints.async_watch_psycopg(own, scope.effects):
+                        yield scope.begin(partial(self.execute, own))
+
+    def listen(self, listener: HintListener) -> hints.Hints:
+        """Exchange hints with other processes, until they are closed."""
+        return hints.join(self.server, listener)
+
+    @asynccontextmanager
+    async def _committed(self, connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[None]:
         """Make the body one transaction. Beginning and ending it are calls too, with a deadline each."""
         block = connection.transaction()
         with self._limited(connection):
@@ -138,8 +176,8 @@ class AsyncDatabase:
         if self._pool is not None:
             await self._pool.close()
         self._watchdog.close()
-        if self._address is not None:
-            self._address.close()
+        if self._server is not None:
+            self._server.close()
 
     def _limited(self, connection: psycopg.AsyncConnection[Any]) -> Limited:
         return Limited(self._watchdog, connection, self.settings.timeout)
@@ -179,9 +217,9 @@ class AsyncDatabase:
         async with self._changing:
             if self._closed:
                 raise pools.closed()
-            if self._address is None:
+            if self._server is None:
                 # It may start a server and migrate, which takes a while.
-                self._address = await asyncio.to_thread(open_address, self.settings)
+                self._server = await asyncio.to_thread(open_address, self.settings)
             if self._pool is None:
                 self._pool = await self._new_pool()
             return self._pool
@@ -199,9 +237,9 @@ class AsyncDatabase:
         try:
             if self._pool is not old:
                 return
-            moved = await asyncio.to_thread(self.address.ensure)
+            moved = await asyncio.to_thread(self.server.ensure)
             if moved or (await self._why_not() is None and not old.get_stats().get("pool_available")):
-                log.warning("connecting anew to %s", redact(self.address.dsn))
+                log.warning("connecting anew to %s", redact(self.server.dsn))
                 self._pool = await self._new_pool()
                 await old.close(timeout=0)
         finally:
@@ -212,7 +250,7 @@ class AsyncDatabase:
         if len(self._lent) >= self.settings.pool_size:
             return pools.exhausted(self.settings)
         try:
-            connection = await asyncio.to_thread(self.address.connect)
+            connection = await asyncio.to_thread(self.server.connect)
             connection.close()
         except PenstockError as error:
             return error
@@ -220,9 +258,9 @@ class AsyncDatabase:
 
     async def _new_pool(self) -> AsyncPool:
         pool = AsyncPool(
-            self.address.dsn,
+            self.server.dsn,
             connection_class=AsyncConnection,
-            kwargs=self.address.connect_options(),
+            kwargs=self.server.connect_options(),
             configure=self._note,  # async only
             # sync only: configure=self._opened.add,
             check=pools.async_refuse_stale,

@@ -1,9 +1,9 @@
 # Generated from async_database.py by tools/generate_sync.py. Do not edit: change the source and run `make generate`.
-"""Runs calls on a pool of connections: the one place that opens them.
+"""The transport of PostgreSQL: it runs operations on a pool of connections, the one place that opens them.
 
 Connections that died while they lay in the pool are noticed before they are used, so a restart of the database costs
-a reconnect and not an error. A connection that breaks during a call is another matter: the call is tried again only if
-running it twice does no harm.
+a reconnect and not an error. A connection that breaks during a call is another matter: the operation is tried again
+only if running it twice does no harm.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -19,19 +20,22 @@ import psycopg
 import psycopg_pool
 
 from penstock import forks
+from penstock.broker.hints import HintListener
+from penstock.broker.operations.operation import Operation
 from penstock.broker.retries import Attempts
 from penstock.errors import PenstockError, Retryable, Unavailable
-from penstock.postgres import pools
+from penstock.postgres import hints, pools, savepoints, user_connections
 from penstock.postgres.address import Address, open_address, redact
 from penstock.postgres.deadlines import Limited, Watchdog
 from penstock.postgres.pools import Pool
-from penstock.postgres.statements.calls import Call
+from penstock.postgres.scopes import Scope
+from penstock.postgres.statements.call import Call, call_for
 from penstock.postgres.wire import Connection
 from penstock.settings import Settings
 
 log = logging.getLogger("penstock.database")
 
-T = TypeVar("T")
+R = TypeVar("R")
 # How long to wait for the pool before looking whether an embedded server has to be started again.
 _PATIENCE = 2.0
 
@@ -41,7 +45,7 @@ class Database:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._address: Address | None = None
+        self._server: Address | None = None
         self._closed = False
         # All connections that live, those of pools that were closed too.
         self._opened: WeakSet[psycopg.Connection[Any]] = WeakSet()
@@ -60,38 +64,51 @@ class Database:
         self._lent: set[psycopg.Connection[Any]] = set()
         self._pool = None
 
-    @property
-    def address(self) -> Address:
-        """The address in use, once there is one."""
-        if self._address is None:
-            raise PenstockError("the client is not open yet; use `with`, or call open() first")
-        return self._address
+    def __repr__(self) -> str:
+        return repr(redact(self.settings.url or "") or str(self.settings.home))
 
     @property
-    def opened(self) -> bool:
-        """Whether there is an address."""
-        return self._address is not None
+    def server(self) -> Address:
+        """The server in use, once there is one."""
+        if self._server is None:
+            raise PenstockError("the client is not open yet; use `with`, or call open() first")
+        return self._server
+
+    @property
+    def address(self) -> str:
+        """The address in use, with its password."""
+        return self.server.dsn
 
     def open(self) -> None:
-        """Find the database and see that it is ready. Calls do this by themselves."""
-        self._open_pool()
+        """Find the database and see that it is ready. Operations do this by themselves."""
+        if self._pool is None or self._closed:
+            self._open_pool()
 
-    def run(self, call: Call[T], within: float | None = None) -> T:
-        """Run one call in a transaction of its own; a connection is waited for `within` seconds at most."""
+    def run(
+        self,
+        operation: Operation[R],
+        timeout: float | None = None,
+        *,
+        retry: bool = True,
+    ) -> R:
+        """Run one operation in a transaction of its own; a connection is waited for `timeout` seconds at most."""
+        call = call_for(operation)
         began = time.monotonic()
         attempts: Attempts | None = None
         while True:
             sent = False
             try:
-                pool, connection = self._take(within)
+                pool, connection = self._take(timeout)
                 sent = True
                 try:
                     return call.parse(self.execute(connection, call))
                 finally:
                     self._give_back(pool, connection)
             except (Unavailable, Retryable) as error:
+                if not retry:
+                    raise
                 level = logging.WARNING if attempts is None else logging.DEBUG
-                attempts = attempts or Attempts(began, self.settings.timeout, call.repeatable, call.stamped)
+                attempts = attempts or Attempts(began, self.settings.timeout, operation.repeatable, operation.stamped)
                 pause = attempts.pause(error, sent)
                 log.log(level, "%s. The call is tried again", error)
                 time.sleep(pause)
@@ -106,7 +123,25 @@ class Database:
             return cursor.fetchall()
 
     @contextmanager
-    def transaction(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+    def transaction(self, connection: Any = None) -> Iterator[Scope]:
+        """Begin a transaction, on a connection of the pool or in that of the caller's own connection."""
+        if connection is not None:
+            scope = Scope(connection)
+            with scope.outcome(), user_connections.transaction_on(connection, scope.effects) as execute:
+                yield scope.begin(execute)
+            return
+        with self.connection() as own:
+            scope = Scope(own)
+            scope.effects.begin_later()
+            with scope.outcome(), self._committed(own), savepoints.watch_psycopg(own, scope.effects):
+                yield scope.begin(partial(self.execute, own))
+
+    def listen(self, listener: HintListener) -> hints.Hints:
+        """Exchange hints with other processes, until they are closed."""
+        return hints.join(self.server, listener)
+
+    @contextmanager
+    def _committed(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
         """Make the body one transaction. Beginning and ending it are calls too, with a deadline each."""
         block = connection.transaction()
         with self._limited(connection):
@@ -137,8 +172,8 @@ class Database:
         if self._pool is not None:
             self._pool.close()
         self._watchdog.close()
-        if self._address is not None:
-            self._address.close()
+        if self._server is not None:
+            self._server.close()
 
     def _limited(self, connection: psycopg.Connection[Any]) -> Limited:
         return Limited(self._watchdog, connection, self.settings.timeout)
@@ -178,9 +213,9 @@ class Database:
         with self._changing:
             if self._closed:
                 raise pools.closed()
-            if self._address is None:
+            if self._server is None:
                 # It may start a server and migrate, which takes a while.
-                self._address = open_address(self.settings)
+                self._server = open_address(self.settings)
             if self._pool is None:
                 self._pool = self._new_pool()
             return self._pool
@@ -195,9 +230,9 @@ class Database:
         try:
             if self._pool is not old:
                 return
-            moved = self.address.ensure()
+            moved = self.server.ensure()
             if moved or (self._why_not() is None and not old.get_stats().get("pool_available")):
-                log.warning("connecting anew to %s", redact(self.address.dsn))
+                log.warning("connecting anew to %s", redact(self.server.dsn))
                 self._pool = self._new_pool()
                 old.close(timeout=0)
         finally:
@@ -208,7 +243,7 @@ class Database:
         if len(self._lent) >= self.settings.pool_size:
             return pools.exhausted(self.settings)
         try:
-            connection = self.address.connect()
+            connection = self.server.connect()
             connection.close()
         except PenstockError as error:
             return error
@@ -216,9 +251,9 @@ class Database:
 
     def _new_pool(self) -> Pool:
         pool = Pool(
-            self.address.dsn,
+            self.server.dsn,
             connection_class=Connection,
-            kwargs=self.address.connect_options(),
+            kwargs=self.server.connect_options(),
             configure=self._opened.add,
             check=pools.refuse_stale,
             open=False,

@@ -15,9 +15,11 @@ from penstock.errors import (
     AlreadyExists,
     CheckpointError,
     InvalidInput,
+    LockTimeout,
     MessageTooLarge,
     NotFound,
     PenstockError,
+    ReadOnlyServer,
     Retryable,
     SetupError,
     TimedOut,
@@ -37,7 +39,7 @@ _ADVICE: dict[str, tuple[type[PenstockError], str]] = {
     "40001": (Retryable, "Run the whole transaction again."),
     "40P01": (Retryable, "Two transactions took partitions in opposite order. Run it again."),
     "55P03": (
-        Retryable,
+        LockTimeout,
         "Somebody's transaction has held a partition's lock too long (penstock.lock_timeout). Run it again; "
         "`penstock doctor` names the long transactions.",
     ),
@@ -45,7 +47,7 @@ _ADVICE: dict[str, tuple[type[PenstockError], str]] = {
     # Penstock's own: what a checkpoint says and what was published do not fit.
     "55PS1": (CheckpointError, ""),
     "57014": (TimedOut, "It was cancelled; raise PENSTOCK_TIMEOUT if it needs longer."),
-    "25006": (SetupError, "This server is read-only: connect to the primary."),
+    "25006": (ReadOnlyServer, "This server is read-only: connect to the primary."),
     "42501": (SetupError, ""),
     "3F000": (SetupError, "Run `penstock migrate`."),
     "42P01": (SetupError, "Run `penstock migrate`."),

@@ -3,8 +3,7 @@
 A hint is a NOTIFY, sent after the commit of the push, from a thread and on a connection of its own, and at most one for
 each moment: NOTIFY takes a lock of the whole database when it commits, and a push must not. A hint may be lost, and
 then the next look of whoever waits comes in its own time. So nothing is done about failures but to try again later.
-
-A warm tier can hint as well: all it needs is to call `wakes.wake`.
+All listeners of a process at one address share the thread.
 """
 
 import contextlib
@@ -20,11 +19,9 @@ import msgspec
 import psycopg
 
 from penstock import forks
-from penstock.broker.counters import Counters
-from penstock.consuming import wakes
+from penstock.broker.hints import HintListener
 from penstock.errors import PenstockError
 from penstock.postgres.address import Address
-from penstock.postgres.statements.calls import Place
 
 CHANNEL = "penstock_pushed"
 _DEBOUNCE = 0.05
@@ -39,6 +36,22 @@ class _Hint(msgspec.Struct):
 
 
 class Hints:
+    """The hints of one listener."""
+
+    def __init__(self, exchange: "Exchange", listener: HintListener) -> None:
+        self._exchange = exchange
+        self._listener = listener
+
+    def announce(self, queues: Iterable[str]) -> None:
+        """Tell other processes, in a moment."""
+        self._exchange.announce(queues)
+
+    def close(self) -> None:
+        """Listen no more."""
+        _leave(self._exchange, self._listener)
+
+
+class Exchange:
     """The hints of this process to one address and from it: a daemon thread."""
 
     def __init__(self, address: Address) -> None:
@@ -46,42 +59,37 @@ class Hints:
         self._id = uuid4().hex
         self._lock = threading.Lock()
         self._pushed: set[str] = set()
-        self._users: list[Counters] = []
+        self._listeners: list[HintListener] = []
         self._ending = False
         self._connection: psycopg.Connection[Any] | None = None
         self._here, self._there = socket.socketpair()
         self._here.setblocking(False)
         self._there.setblocking(False)
-        self._listening = threading.Event()
         self._thread = threading.Thread(target=self._work, name="penstock-hints", daemon=True)
         self._thread.start()
 
-    def use(self, counters: Counters) -> None:
-        """Count one more client that hints and wants hints."""
+    def add(self, listener: HintListener) -> None:
+        """Tell one more."""
         with self._lock:
-            self._users.append(counters)
+            self._listeners.append(listener)
 
-    def leave(self, counters: Counters) -> bool:
-        """Count one less; say whether it was the last, with whom the thread ends."""
+    def remove(self, listener: HintListener) -> bool:
+        """Tell one less; say whether it was the last, with whom the thread ends."""
         with self._lock:
-            self._users.remove(counters)
-            self._ending = not self._users
+            self._listeners.remove(listener)
+            self._ending = not self._listeners
         if self._ending:
             self._wake()
             self._thread.join(_RECONNECT)
         return self._ending
 
-    def pushed(self, queues: Iterable[str]) -> None:
+    def announce(self, queues: Iterable[str]) -> None:
         """Tell other processes, in a moment."""
         with self._lock:
             idle = not self._pushed
             self._pushed.update(queues)
         if idle:
             self._wake()
-
-    def await_listening(self, seconds: float) -> bool:
-        """Wait until hints of others are heard; say whether they are."""
-        return self._listening.wait(seconds)
 
     def let_go(self) -> None:
         """Leave the connection to the parent, in a process that was forked from it."""
@@ -100,10 +108,8 @@ class Hints:
                     if not self._address.pooled:
                         # A pooler would give the next hint to whoever has the connection then.
                         connection.execute(f"LISTEN {CHANNEL}".encode())
-                        self._listening.set()
                     self._serve(connection)
             except (psycopg.Error, PenstockError, OSError):
-                self._listening.clear()
                 self._sleep([], 0 if self._ending else _RECONNECT)
         self._here.close()
         self._there.close()
@@ -130,8 +136,8 @@ class Hints:
         except msgspec.MsgspecError:
             return
         if hint.sender != self._id:
-            self._count("hints_received")
-            wakes.wake(self._address.dsn, [Place(queue, "") for queue in hint.queues])
+            for listener in self._all():
+                listener.heard(hint.queues)
 
     def _send(self, connection: psycopg.Connection[Any]) -> None:
         with self._lock:
@@ -143,16 +149,16 @@ class Hints:
             queues = queues[: len(queues) // 2]
             payload = msgspec.json.encode(_Hint(self._id, queues))
         connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload.decode()))
-        self._count("hints_sent")
+        for listener in self._all():
+            listener.sent()
 
-    def _count(self, name: str) -> None:
+    def _all(self) -> list[HintListener]:
         with self._lock:
-            for counters in self._users:
-                counters.add(name, 1)
+            return list(self._listeners)
 
 
 _lock = threading.Lock()
-_hints: dict[str, Hints] = {}
+_exchanges: dict[str, Exchange] = {}
 
 
 @forks.reset_in_children
@@ -160,24 +166,23 @@ def _begin() -> None:
     """Forget the hints of the parent: their thread is not here."""
     global _lock
     _lock = threading.Lock()
-    for hints in _hints.values():
-        hints.let_go()
-    _hints.clear()
+    for exchange in _exchanges.values():
+        exchange.let_go()
+    _exchanges.clear()
 
 
-def join(address: Address, counters: Counters) -> Hints:
-    """Return the hints of this process at an address; `leave` when they are no longer needed."""
+def join(address: Address, listener: HintListener) -> Hints:
+    """Exchange hints with other processes at an address; close them when they are no longer needed."""
     with _lock:
-        hints = _hints.get(address.dsn)
-        if hints is None:
-            hints = _hints[address.dsn] = Hints(address)
-        hints.use(counters)
-        return hints
+        exchange = _exchanges.get(address.dsn)
+        if exchange is None:
+            exchange = _exchanges[address.dsn] = Exchange(address)
+        exchange.add(listener)
+        return Hints(exchange, listener)
 
 
-def leave(hints: Hints, counters: Counters) -> None:
-    """Need them no longer."""
+def _leave(exchange: Exchange, listener: HintListener) -> None:
     with _lock:
-        if hints.leave(counters):
-            for dsn in [dsn for dsn, known in _hints.items() if known is hints]:
-                del _hints[dsn]
+        if exchange.remove(listener):
+            for dsn in [dsn for dsn, known in _exchanges.items() if known is exchange]:
+                del _exchanges[dsn]

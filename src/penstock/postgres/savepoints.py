@@ -25,7 +25,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.postgres.failures import sqlstate_of
-from penstock.postgres.statements.calls import Call
+from penstock.postgres.statements.call import Call
 
 Undo = Callable[[], None]
 # Of one process, as several transactions may mark one connection.

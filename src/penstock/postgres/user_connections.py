@@ -20,7 +20,7 @@ from uuid import UUID
 from penstock.errors import InvalidInput
 from penstock.postgres import savepoints
 from penstock.postgres.savepoints import Effects
-from penstock.postgres.statements.calls import Call
+from penstock.postgres.statements.call import Call
 
 Execute = Callable[[Call[Any]], list[Any]]
 AsyncExecute = Callable[[Call[Any]], Awaitable[list[Any]]]

@@ -17,7 +17,7 @@ from penstock.spark.connections import run
 from penstock.spark.options import Target
 
 if TYPE_CHECKING:
-    from penstock.postgres.statements.calls import Place
+    from penstock.broker.places import Place
 
 # As of a message, but for the queue, which is a folder.
 COLUMNS = ("partition", "offset", "key", "value", "headers", "timestamp", "id")

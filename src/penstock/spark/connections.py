@@ -9,11 +9,11 @@ import os
 import time
 from typing import TypeVar
 
+from penstock.broker.operations.operation import Operation
 from penstock.broker.retries import pauses
 from penstock.errors import Retryable, TimedOut, Unavailable
 from penstock.postgres.database import Database
 from penstock.postgres.statements import stage_calls
-from penstock.postgres.statements.calls import Call
 from penstock.settings import resolve
 from penstock.spark.options import Target
 
@@ -26,15 +26,15 @@ T = TypeVar("T")
 _open: dict[tuple[int, Target], Database] = {}
 
 
-def run(target: Target, call: Call[T], patience: float = PATIENCE) -> T:
-    """Run a call that may be repeated, through restarts of the database."""
+def run(target: Target, operation: Operation[T], patience: float = PATIENCE) -> T:
+    """Run an operation that may be repeated, through restarts of the database."""
     waits = pauses(patience)
     while True:
         try:
-            return _database(target).run(call)
+            return _database(target).run(operation)
         except (Unavailable, Retryable) as error:
             pause = next(waits, None)
-            if isinstance(error, TimedOut) or pause is None or not call.repeatable:
+            if isinstance(error, TimedOut) or pause is None or not operation.repeatable:
                 raise
             time.sleep(pause)
 

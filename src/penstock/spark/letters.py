@@ -10,9 +10,9 @@ from itertools import chain
 
 import msgspec
 
+from penstock.broker.places import Place
 from penstock.broker.texts import storable
 from penstock.postgres.statements import archive_calls, flow_calls
-from penstock.postgres.statements.calls import Place
 from penstock.postgres.statements.flow_calls import Letter
 from penstock.spark import archives
 from penstock.spark.connections import run

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from penstock.broker.places import Place
 from penstock.postgres.statements import flow_calls, range_calls
-from penstock.postgres.statements.calls import Place
 from penstock.postgres.statements.flow_calls import Poison
 from penstock.postgres.statements.range_calls import PlannedPage
 from penstock.spark import archives

@@ -8,9 +8,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.broker.places import Place
 from penstock.errors import DataLost, InvalidInput, NotFound
 from penstock.postgres.statements import archive_calls, flow_calls, range_calls
-from penstock.postgres.statements.calls import Place
 from penstock.postgres.statements.range_calls import Where
 from penstock.spark import archives
 from penstock.spark.connections import PATIENCE, run

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from penstock.broker.places import Place
 from penstock.errors import InvalidInput
 from penstock.postgres.statements import range_calls
-from penstock.postgres.statements.calls import Place
 from penstock.spark import archives
 from penstock.spark.aside import Aside
 from penstock.spark.connections import START_PATIENCE, run

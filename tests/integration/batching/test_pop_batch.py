@@ -4,15 +4,27 @@ import json
 from typing import Any
 
 import pytest
-from groups.steps import ack, create_group, drain, must_pop, pass_time, push_some, push_to_many, run, start, violations
-from log.interleaving import mutate, push
+from groups.steps import (
+    ack,
+    create_group,
+    drain,
+    must_pop,
+    pass_time,
+    push_some,
+    push_to_many,
+    reply,
+    run,
+    start,
+    violations,
+)
+from log.interleaving import Running, mutate, push
 from psycopg import errors
 
 from databases import Connection, Connections
-from penstock.postgres.statements import batch_calls
-from penstock.postgres.statements.batch_calls import PopRequest
-from penstock.postgres.statements.calls import Call
-from penstock.postgres.statements.group_calls import Claim
+from penstock.broker.claims import Claim
+from penstock.broker.operations.claiming import HasPending, Pop, PopMany
+from penstock.broker.operations.operation import Operation
+from penstock.postgres.statements.call import call_for
 
 NOTHING: dict[str, Any] = {"leaseId": None, "messages": []}
 
@@ -34,10 +46,10 @@ def taken(answers: dict[str, Any]) -> dict[str, str]:
     return {name: answer["partition"] for name, answer in answers.items() if answer["leaseId"]}
 
 
-def many_call(*partitions: str | None, group: str = "g", most: int = 100, auto_ack: bool = False) -> Call[Any]:
-    """Return the packed call of some pops."""
-    requests = [PopRequest("q", group, name, most, 8 << 20, 1, None, "c", auto_ack) for name in partitions]
-    return batch_calls.pop(requests, [None] * len(requests))
+def many_call(*partitions: str | None, group: str = "g", most: int = 100, auto_ack: bool = False) -> Operation[Any]:
+    """Return some pops as one operation."""
+    requests = [Pop("q", group, name, most, 8 << 20, 1, None, "c", auto_ack) for name in partitions]
+    return PopMany(requests)
 
 
 def pop_many(connection: Connection, *partitions: str | None, **options: Any) -> list[list[Claim] | None]:
@@ -95,8 +107,8 @@ def test_wildcards_of_a_group_get_different_partitions_in_the_order_of_the_line(
 def test_a_request_for_several_partitions_takes_its_share_first(sql: Connection) -> None:
     create_group(sql)
     push_to_many(sql, 5)
-    requests = [PopRequest("q", "g", None, 10, 8 << 20, share, None, "c", False) for share in (3, 1, 3)]
-    answers = run(sql, batch_calls.pop(requests, [None] * 3))
+    requests = [Pop("q", "g", None, 10, 8 << 20, share, None, "c", False) for share in (3, 1, 3)]
+    answers = run(sql, PopMany(requests))
     assert [len(claims or []) for claims in answers] == [3, 1, 1]
     assert len(set(claimed(answers))) == 5
 
@@ -193,9 +205,7 @@ def test_a_new_group_waits_for_no_push_and_holds_up_none(connections: Connection
     push(sql, "a")
     pusher, popper = connections.open(), connections.open()
     push(pusher, "b")
-    popping = start(
-        popper, Call("SELECT penstock.pop_batch(%s)", (json.dumps([wish("g"), wish("n", group="n")]),), list)
-    )
+    popping = Running(popper, "SELECT penstock.pop_batch(%s)", json.dumps([wish("g"), wish("n", group="n")]))
     assert not popping.waits(sql)
     assert taken(popping.value()) == {"g": "a", "n": "a"}
     push(sql, "c")
@@ -213,7 +223,7 @@ def new_group_beside_a_deletion(connections: Connections, sql: Connection) -> bo
     deleter, popper = connections.open(), connections.open(autocommit=True)
     deleter.execute("SELECT penstock.delete_queue('other')")
     new = {"request_id": "n", "queue_name": "other", "consumer_group": "n"}
-    popping = start(popper, Call("SELECT penstock.pop_batch(%s)", (json.dumps([wish("g"), new]),), list))
+    popping = Running(popper, "SELECT penstock.pop_batch(%s)", json.dumps([wish("g"), new]))
     waited = popping.waits(sql)
     deleter.commit()
     assert taken(popping.value()) == {"g": "a"}
@@ -233,8 +243,8 @@ def test_without_looking_for_the_lock_first_they_would_wait(fresh: Connections) 
 def test_the_packed_form_leaves_making_a_group_to_whoever_asks_alone(sql: Connection) -> None:
     create_group(sql)
     push(sql, "a")
-    requests = [PopRequest("q", group, None, 1, 8 << 20, 1, None, "c", False) for group in ("g", "new")]
-    known, new = run(sql, batch_calls.pop(requests, [None, None]))
+    requests = [Pop("q", group, None, 1, 8 << 20, 1, None, "c", False) for group in ("g", "new")]
+    known, new = run(sql, PopMany(requests))
     assert (claimed([known]), new) == (["a"], None)
     assert sql.execute("SELECT name FROM penstock.list_groups()").fetchall() == [("g",)]
 
@@ -243,7 +253,8 @@ def test_an_answer_that_is_full_asks_the_others_to_come_again(sql: Connection) -
     create_group(sql)
     for name in "abcd":
         push_some(sql, 1000, name)
-    call = many_call("a", None, None, None, most=1000)
+    pops = many_call("a", None, None, None, most=1000)
+    call = call_for(pops)
     rows = sql.execute(f"{call.sql[:-1]}, 1500)".encode(), call.parameters, binary=True).fetchall()
     answers = call.parse(rows)
     assert claimed(answers) == ["a", "b"]
@@ -259,7 +270,7 @@ def two_batches_at_once(connections: Connections, sql: Connection) -> tuple[list
     one = pop_many(first, None, None, "n1")
     popping = start(second, many_call(None, None, "n1"))
     assert not popping.waits(sql)
-    two = many_call(None, None, "n1").parse(popping.rows())
+    two = reply(many_call(None, None, "n1"), popping.rows())
     first.commit()
     return claimed(one), claimed(two)
 
@@ -334,9 +345,7 @@ def test_pending_is_what_a_pop_could_get(
 
 def has_pending(sql: Connection, partition: str | None = None, group: str = "g", queue: str = "q") -> bool:
     """Ask from the front, and from places that clients remember: the answers must agree."""
-    answers = {
-        run(sql, batch_calls.has_pending_messages(queue, partition, group, lows)) for lows in (None, [0], [0, 0, 0, 0])
-    }
+    answers = {run(sql, HasPending(queue, group, partition, lows)) for lows in (None, [0], [0, 0, 0, 0])}
     (answer,) = answers
     return answer
 
@@ -345,7 +354,7 @@ def test_what_lies_before_the_place_to_begin_is_not_looked_at(sql: Connection) -
     create_group(sql)
     push(sql)
     ((seq,),) = sql.execute("SELECT seq FROM penstock.ready").fetchall()
-    answers = [run(sql, batch_calls.has_pending_messages("q", None, "g", [low])) for low in (seq, seq + 1)]
+    answers = [run(sql, HasPending("q", "g", None, [low])) for low in (seq, seq + 1)]
     assert answers == [True, False]
 
 

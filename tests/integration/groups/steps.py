@@ -9,10 +9,13 @@ from typing import Any, TypeVar
 from log.interleaving import Running
 
 from databases import Connection
+from penstock.broker.claims import Claim
+from penstock.broker.infos import SweepResult
+from penstock.broker.operations.claiming import Ack, Nack, Pop, Release, Renew, Sweep
+from penstock.broker.operations.groups import CreateGroup, Verify
+from penstock.broker.operations.operation import Operation
 from penstock.errors import LeaseLost
-from penstock.postgres.statements import group_calls
-from penstock.postgres.statements.calls import Call
-from penstock.postgres.statements.group_calls import Claim, Sweep
+from penstock.postgres.statements.call import call_for
 
 T = TypeVar("T")
 MODES = ["ordered", "shared"]
@@ -23,19 +26,36 @@ PUSH_SOME = (
 )
 
 
-def run(connection: Connection, call: Call[T]) -> T:
-    """Run a call of the clients, in whatever transaction the connection is in."""
-    return call.parse(connection.execute(call.sql.encode(), call.parameters, binary=True).fetchall())
+def run(connection: Connection, operation: Operation[T]) -> T:
+    """Run an operation of the clients, in whatever transaction the connection is in."""
+    call = call_for(operation)
+    return reply(operation, connection.execute(call.sql.encode(), call.parameters, binary=True).fetchall())
 
 
-def start(connection: Connection, call: Call[Any]) -> Running:
-    """Run a call in a thread."""
+def start(connection: Connection, operation: Operation[Any]) -> Running:
+    """Run an operation in a thread."""
+    call = call_for(operation)
     return Running(connection, call.sql, *call.parameters)
+
+
+def reply(operation: Operation[T], rows: list[Any]) -> T:
+    """Read the reply to an operation; a lease that was lost raises, as it does in a client."""
+    found = call_for(operation).parse(rows)
+    if isinstance(operation, Ack | Renew) and isinstance(found, list) and not all(found):
+        raise LeaseLost("lost")
+    if isinstance(operation, Nack) and found is None:
+        raise LeaseLost("lost")
+    return found
+
+
+def ack_of(claims: list[Claim], up_to: int | None = None) -> Ack:
+    """Return the acknowledgement of claims, or of all below an offset."""
+    return Ack([claim.done(stop=up_to) for claim in claims])
 
 
 def create_group(connection: Connection, group: str = "g", mode: str = "ordered", **settings: Any) -> int:
     """Create a group of queue q that reads all there is."""
-    return run(connection, group_calls.create_group("q", group, mode, "all", settings))
+    return run(connection, CreateGroup("q", group, mode, config=settings))
 
 
 def push_some(connection: Connection, count: int, partition: str = "p") -> None:
@@ -60,9 +80,9 @@ def pop_call(
     partitions: int = 1,
     lease: float | None = None,
     auto_ack: bool = False,
-) -> Call[list[Claim]]:
-    """Return the call of a pop."""
-    return group_calls.pop("q", group, partition, most, 8 << 20, partitions, lease, "c", auto_ack, None)
+) -> Operation[list[Claim]]:
+    """Return a pop."""
+    return Pop("q", group, partition, most, 8 << 20, partitions, lease, "c", auto_ack)
 
 
 def pop(connection: Connection, group: str = "g", **options: Any) -> Claim | None:
@@ -80,35 +100,34 @@ def must_pop(connection: Connection, group: str = "g", **options: Any) -> Claim:
 
 def ack(connection: Connection, claim: Claim) -> None:
     """Acknowledge a claim."""
-    run(connection, group_calls.ack([claim], None))
+    run(connection, ack_of([claim]))
 
 
-def nack(connection: Connection, claim: Claim) -> str:
+def nack(connection: Connection, claim: Claim) -> str | None:
     """Say that a claim failed."""
-    return run(connection, group_calls.nack(claim, None, "oops", None, 0.0))
+    return run(connection, Nack(claim.lease, None, "oops", None, 0.0))
 
 
 def renew(connection: Connection, claim: Claim) -> None:
     """Extend a lease."""
-    run(connection, group_calls.renew([claim], None))
+    run(connection, Renew([claim.lease]))
 
 
 def release(connection: Connection, claim: Claim) -> bool:
     """Take a claim away from whoever holds it."""
-    lease = claim.lease_id if claim.shared else None
-    return run(connection, group_calls.release(claim.group_id, claim.partition_id, lease))
+    return run(connection, Release(claim.lease if claim.shared else claim.lease._replace(lease_id=None)))
 
 
-SETTLING: dict[str, Callable[[Claim], Call[Any]]] = {
-    "ack": lambda claim: group_calls.ack([claim], None),
-    "nack": lambda claim: group_calls.nack(claim, None, "oops", None, 0.0),
-    "renew": lambda claim: group_calls.renew([claim], None),
+SETTLING: dict[str, Callable[[Claim], Operation[Any]]] = {
+    "ack": lambda claim: ack_of([claim]),
+    "nack": lambda claim: Nack(claim.lease, None, "oops", None, 0.0),
+    "renew": lambda claim: Renew([claim.lease]),
 }
 
 
-def sweep(connection: Connection) -> Sweep | None:
+def sweep(connection: Connection) -> SweepResult | None:
     """Do what time brings."""
-    return run(connection, group_calls.sweep())
+    return run(connection, Sweep())
 
 
 def pass_time(connection: Connection, *states: str) -> None:
@@ -129,7 +148,7 @@ def drain(connection: Connection, group: str = "g", **options: Any) -> list[tupl
     while True:
         while claims := run(connection, pop_call(group, **options)):
             came += [(message.partition, message.offset) for claim in claims for message in claim.messages]
-            run(connection, group_calls.ack(claims, None))
+            run(connection, ack_of(claims))
         pass_time(connection, "t", "p")
         swept = sweep(connection)
         assert swept is not None, "another sweep is at work"
@@ -164,4 +183,4 @@ def newest(connection: Connection, group: str = "g", partition: str = "p") -> tu
 
 def violations(connection: Connection) -> dict[str, int]:
     """Return the checks of verify that found something."""
-    return {check.name: check.violations for check in run(connection, group_calls.verify()) if check.violations}
+    return {check.name: check.violations for check in run(connection, Verify()) if check.violations}

@@ -6,10 +6,9 @@ from datetime import datetime
 import pytest
 
 from databases import Connection
-from penstock.postgres.statements import group_calls
-from penstock.postgres.statements.group_calls import Claim
+from penstock.broker.claims import Claim
 
-from .steps import MODES, create_group, must_pop, push_some, renew, run, sweep
+from .steps import MODES, ack_of, create_group, must_pop, push_some, renew, run, sweep
 
 AGES: list[Callable[[Connection], list[tuple[datetime]]]] = [
     lambda sql: sql.execute("SELECT acquired_at FROM penstock.list_claims()").fetchall(),
@@ -22,7 +21,7 @@ def renew_it(sql: Connection, claim: Claim) -> None:
 
 
 def acknowledge_a_part(sql: Connection, claim: Claim) -> None:
-    run(sql, group_calls.ack([claim], claim.start + 1))
+    run(sql, ack_of([claim], claim.start + 1))
 
 
 @pytest.mark.parametrize("mode", MODES)

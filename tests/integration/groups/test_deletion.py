@@ -9,11 +9,14 @@ from psycopg import errors
 
 from databases import Connection, Connections
 from penstock import Client, LeaseLost, NotFound
-from penstock.postgres.statements import group_calls
+from penstock.broker.claims import Claim
+from penstock.broker.operations.claiming import Nack
+from penstock.broker.operations.groups import Seek
 
 from .steps import (
     MODES,
     ack,
+    ack_of,
     create_group,
     drain,
     must_pop,
@@ -53,7 +56,7 @@ def rows_of(sql: Connection, column: str, value: int) -> dict[str, int]:
     return {table: count for table, count in counts.items() if count}
 
 
-def leftovers(sql: Connection, what: str, claim: group_calls.Claim, queue: int) -> dict[str, int]:
+def leftovers(sql: Connection, what: str, claim: Claim, queue: int) -> dict[str, int]:
     """Return the rows that should have gone."""
     if what == "partition":
         return rows_of(sql, "partition_id", claim.partition_id)
@@ -94,41 +97,41 @@ def test_a_client_is_told_so_and_a_name_that_is_gone_is_not_found(client: Client
         client.lag("q", "g")
 
 
-def acking(connection: Connection, claim: group_calls.Claim) -> None:
+def acking(connection: Connection, claim: Claim) -> None:
     ack(connection, claim)
 
 
-def acking_a_part(connection: Connection, claim: group_calls.Claim) -> None:
-    run(connection, group_calls.ack([claim], claim.start + 1))
+def acking_a_part(connection: Connection, claim: Claim) -> None:
+    run(connection, ack_of([claim], claim.start + 1))
 
 
-def nacking(connection: Connection, claim: group_calls.Claim) -> None:
+def nacking(connection: Connection, claim: Claim) -> None:
     nack(connection, claim)
 
 
-def nacking_for_later(connection: Connection, claim: group_calls.Claim) -> None:
-    run(connection, group_calls.nack(claim, None, "oops", None, 60.0))
+def nacking_for_later(connection: Connection, claim: Claim) -> None:
+    run(connection, Nack(claim.lease, None, "oops", None, 60.0))
 
 
-def renewing(connection: Connection, claim: group_calls.Claim) -> None:
+def renewing(connection: Connection, claim: Claim) -> None:
     renew(connection, claim)
 
 
-def popping(connection: Connection, _: group_calls.Claim) -> None:
+def popping(connection: Connection, _: Claim) -> None:
     pop(connection, most=3)
 
 
-def popping_with_auto_ack(connection: Connection, _: group_calls.Claim) -> None:
+def popping_with_auto_ack(connection: Connection, _: Claim) -> None:
     pop(connection, most=3, auto_ack=True)
 
 
-def sweeping(connection: Connection, _: group_calls.Claim) -> None:
+def sweeping(connection: Connection, _: Claim) -> None:
     pass_time(connection, "c")
     connection.commit()
     sweep(connection)
 
 
-def sweeping_what_is_parked(connection: Connection, claim: group_calls.Claim) -> None:
+def sweeping_what_is_parked(connection: Connection, claim: Claim) -> None:
     ack(connection, claim)
     while (rest := pop(connection)) is not None:
         ack(connection, rest)
@@ -137,8 +140,8 @@ def sweeping_what_is_parked(connection: Connection, claim: group_calls.Claim) ->
     sweep(connection)
 
 
-def seeking(connection: Connection, _: group_calls.Claim) -> None:
-    run(connection, group_calls.seek("q", "g", None, "earliest", False, 0))
+def seeking(connection: Connection, _: Claim) -> None:
+    run(connection, Seek("q", "g", position="earliest"))
 
 
 UNDER_WAY = [

@@ -10,7 +10,8 @@ from psycopg.conninfo import make_conninfo
 
 from databases import Connection, Connections
 from penstock import Client
-from penstock.postgres.statements import group_calls
+from penstock.broker.operations.claiming import Pop
+from penstock.broker.operations.groups import CreateGroup
 
 from .steps import (
     MODES,
@@ -29,7 +30,7 @@ from .steps import (
     violations,
 )
 
-CREATE = group_calls.create_group("q", "g", "ordered", "all", {})
+CREATE = CreateGroup("q", "g", "ordered", "all")
 LOCKS = ("ensure_partitions", "push_segment", "lock_partitions")
 LAST = "n999"  # of n1 to n1001 the last to be made: what the first chunk of a thousand leaves for the next
 
@@ -153,7 +154,7 @@ def test_what_one_unknowing_push_adds_does_not_wait_for_another_one(connections:
 def test_a_group_of_new_messages_misses_none_from_its_creation_on(connections: Connections, sql: Connection) -> None:
     push(sql), push(sql, "old")
     creator = connections.open()
-    run(creator, group_calls.create_group("q", "g", "ordered", "new", {}))
+    run(creator, CreateGroup("q", "g", "ordered", "new"))
     push(sql), push(sql, "made meanwhile")
     creator.commit()
     push(sql)
@@ -179,7 +180,7 @@ def test_a_queue_that_is_deleted_while_a_group_is_created_is_made_anew(
 def test_two_who_create_a_group_at_once_by_popping_get_the_same_one(connections: Connections, sql: Connection) -> None:
     push(sql)
     first = connections.open()
-    pop = group_calls.pop("q", "g", None, 10, 1 << 20, 1, None, "c", False, None)
+    pop = Pop("q", "g", None, 10, 1 << 20, 1, None, "c", False)
     claims = run(first, pop)
     popping = start(connections.open(autocommit=True), pop)
     assert popping.waits(sql)

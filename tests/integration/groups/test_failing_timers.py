@@ -10,8 +10,8 @@ from log.interleaving import mutate, push
 
 from databases import Connection, Connections
 from penstock import AsyncClient, Client
+from penstock.broker.operations.groups import ListFailingTimers, Seek
 from penstock.operations import group_checks
-from penstock.postgres.statements import group_calls
 
 from .steps import MODES, create_group, drain, must_pop, newest, pass_time, pop, run, sweep, violations
 
@@ -56,7 +56,7 @@ def retry_now(sql: Connection) -> None:
 
 
 def failing(sql: Connection) -> list[tuple[str, str | None, int]]:
-    return [(timer.kind, timer.partition, timer.failures) for timer in run(sql, group_calls.failing_timers())]
+    return [(timer.kind, timer.partition, timer.failures) for timer in run(sql, ListFailingTimers())]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -104,7 +104,7 @@ def test_a_timer_that_fails_is_put_off_and_the_others_are_served(fresh: Connecti
     assert swept.woken >= 3
     kind = "journal" if mode == "ordered" else "claim"
     assert failing(sql) == [(kind, "bad", 1)]
-    (timer,) = run(sql, group_calls.failing_timers())
+    (timer,) = run(sql, ListFailingTimers())
     assert (timer.queue, timer.group, timer.sqlstate, timer.error) == ("q", "g", "XX001", "cannot be buried")
     assert violations(sql) == {"timers_put_off": 1}
     assert pop(sql, partition="later") is not None
@@ -288,7 +288,7 @@ def test_a_claim_is_not_put_off_for_one_that_began_at_its_place_before(fresh: Co
     assert failing(sql) == [("claim", "bad", 1)]
     sql.execute("UPDATE penstock.failing_timers SET retry_at = clock_timestamp() + interval '10 minutes'")
     mutate(sql, "bury")
-    run(sql, group_calls.seek("q", "g", None, "earliest", False, 0))
+    run(sql, Seek("q", "g", position="earliest"))
     must_pop(sql)
 
     sweep(sql)

@@ -6,8 +6,8 @@ import pytest
 
 from databases import Connection
 from penstock import Client
-from penstock.postgres.statements import group_calls
-from penstock.postgres.statements.group_calls import Claim
+from penstock.broker.claims import Claim
+from penstock.broker.operations.claiming import Ack, Nack, Release
 
 from .steps import (
     MODES,
@@ -29,9 +29,9 @@ WAITING = "SELECT lo, hi, attempt FROM penstock.claims WHERE lease_id IS NULL OR
 LETTERS = "SELECT message_offset, attempts FROM penstock.dead_letters ORDER BY message_offset"
 
 
-def fail_at(sql: Connection, claim: Claim, offset: int | None, delay: float = 0.0) -> str:
+def fail_at(sql: Connection, claim: Claim, offset: int | None, delay: float = 0.0) -> str | None:
     """Say that a claim failed, at a known offset or not."""
-    return run(sql, group_calls.nack(claim, offset, "oops", None, delay))
+    return run(sql, Nack(claim.lease, offset, "oops", None, delay))
 
 
 def seen(claim: Claim) -> tuple[list[int], int]:
@@ -106,7 +106,7 @@ def test_what_is_left_of_a_shared_claim_in_pieces_does_not_die_when_its_lease_ex
     create_group(sql, mode="shared", max_attempts=1)
     push_some(sql, 3)
     claim = must_pop(sql)
-    run(sql, group_calls.ack_message(claim, 1))
+    run(sql, Ack([claim.done(1, 2)]))
     pass_time(sql)
     sweep(sql)
     assert sql.execute(LETTERS).fetchall() == []
@@ -117,8 +117,8 @@ def test_the_one_message_that_is_left_of_a_shared_claim_is_the_one_that_fails(sq
     create_group(sql, mode="shared", max_attempts=1)
     push_some(sql, 3)
     claim = must_pop(sql)
-    run(sql, group_calls.ack_message(claim, 0))
-    run(sql, group_calls.ack_message(claim, 2))
+    run(sql, Ack([claim.done(0, 1)]))
+    run(sql, Ack([claim.done(2, 3)]))
     assert fail_at(sql, claim, None) == "dead letter"
     assert sql.execute(LETTERS).fetchall() == [(1, 1)]
 
@@ -159,7 +159,7 @@ def test_of_a_range_that_failed_several_take_one_message_each(sql: Connection) -
     fail_at(sql, must_pop(sql), None)
     held = [must_pop(sql) for _ in range(3)]
     assert [seen(claim) for claim in held] == [([0], 2), ([1], 2), ([2], 2)]
-    run(sql, group_calls.release(held[1].group_id, held[1].partition_id, held[1].lease_id))
+    run(sql, Release(held[1].lease))
     ack(sql, held[0])
     ack(sql, held[2])
     left = []
@@ -177,7 +177,7 @@ def test_a_claim_that_is_given_back_after_its_lease_ended_counts_as_an_attempt(s
     while claim := pop(sql):
         attempts.append(claim.attempt)
         pass_time(sql)
-        assert not run(sql, group_calls.release(claim.group_id, claim.partition_id, claim.lease_id))
+        assert not run(sql, Release(claim.lease))
         assert len(attempts) < 5
         sweep(sql)
     assert attempts == [1, 2]

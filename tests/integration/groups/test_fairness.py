@@ -3,9 +3,8 @@
 import pytest
 
 from databases import Connection
-from penstock.postgres.statements import group_calls
 
-from .steps import MODES, create_group, pop_call, push_some, push_to_many, run
+from .steps import MODES, ack_of, create_group, pop_call, push_some, push_to_many, run
 
 SMALL, MOUNTAIN = 999, 1_000_000
 
@@ -22,7 +21,7 @@ def test_one_partition_with_a_mountain_of_messages_delays_the_others_by_one_turn
         pops += 1
         assert claims, "nothing was in line"
         waiting.discard(claims[0].partition)
-        run(sql, group_calls.ack(claims, None))
+        run(sql, ack_of(claims))
         # A shared group lays eight ranges of the mountain in line at once, and its frontier.
         assert pops <= SMALL + 1 + 2 * 9, f"{len(waiting)} partitions were not served in one turn"
 
@@ -37,7 +36,7 @@ def test_the_mountain_is_served_too_once_a_turn(sql: Connection, mode: str) -> N
         for _ in range(10):
             claims = run(sql, pop_call(most=10))
             served.append(claims[0].partition)
-            run(sql, group_calls.ack(claims, None))
+            run(sql, ack_of(claims))
         push_to_many(sql, 9)
         assert served.count("mountain") > turn
 
@@ -59,7 +58,7 @@ def serve(sql: Connection, mode: str, pops: int) -> list[str]:
         claims = run(sql, pop_call(most=1))
         if claims:
             served.append(claims[0].partition)
-            run(sql, group_calls.ack(claims, None))
+            run(sql, ack_of(claims))
     return served
 
 

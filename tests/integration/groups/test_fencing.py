@@ -8,12 +8,13 @@ from log.interleaving import mutate, push
 from psycopg import errors
 
 from databases import Connection, Connections
-from penstock.postgres.statements import group_calls
+from penstock.broker.operations.claiming import Release
 
 from .steps import (
     MODES,
     SETTLING,
     ack,
+    ack_of,
     create_group,
     drain,
     must_pop,
@@ -25,6 +26,7 @@ from .steps import (
     push_some,
     release,
     renew,
+    reply,
     run,
     start,
     sweep,
@@ -151,7 +153,7 @@ def settled_while_it_is_taken_away(connections: Connections, sql: Connection, wa
     assert settling.waits(sql)
     operator.commit()
     try:
-        return outcome(lambda: call.parse(settling.rows()))
+        return outcome(lambda: reply(call, settling.rows()))
     except psycopg.Error as error:
         return type(error).__name__
 
@@ -205,16 +207,16 @@ def third_after_a_renewal(connections: Connections, sql: Connection) -> str:
     claim = must_pop(sql)
     renewer, holder, operator = connections.open(), connections.open(), connections.open(autocommit=True)
     renew(renewer, claim)
-    acking = start(holder, group_calls.ack([claim], None))
+    acking = start(holder, ack_of([claim]))
     assert acking.waits(sql)
     renewer.commit()
     assert acking.value() == [True]
-    call = group_calls.release(claim.group_id, claim.partition_id, None)
+    call = Release(claim.lease._replace(lease_id=None))
     taking = start(operator, call)
     assert taking.waits(sql)
     holder.commit()
     try:
-        return str(call.parse(taking.rows()))
+        return str(reply(call, taking.rows()))
     except psycopg.Error as error:
         return type(error).__name__
 
@@ -241,11 +243,11 @@ def test_an_ack_waits_for_the_sweep_that_ends_its_claim_and_is_refused(
     pass_time(sql)
     sweeper, holder = connections.open(), connections.open(autocommit=True)
     sweep(sweeper)
-    call = group_calls.ack([claim], None)
+    call = ack_of([claim])
     acking = start(holder, call)
     assert acking.waits(sql)
     sweeper.commit()
-    assert outcome(lambda: call.parse(acking.rows())) == "lost"
+    assert outcome(lambda: reply(call, acking.rows())) == "lost"
     assert must_pop(sql).attempt == 2
 
 
@@ -256,10 +258,10 @@ def test_two_acks_of_one_claim_at_once_count_once(connections: Connections, sql:
     claim = must_pop(sql)
     first, second = connections.open(), connections.open(autocommit=True)
     ack(first, claim)
-    call = group_calls.ack([claim], None)
+    call = ack_of([claim])
     again = start(second, call)
     assert again.waits(sql)
     first.commit()
-    assert outcome(lambda: call.parse(again.rows())) == "lost"
+    assert outcome(lambda: reply(call, again.rows())) == "lost"
     assert pop(sql) is None
     assert violations(sql) == {}

@@ -8,13 +8,14 @@ from log.interleaving import mutate
 
 from databases import Connection, Connections
 from penstock import InvalidInput, LeaseLost
+from penstock.broker.claims import Claim
+from penstock.broker.operations.claiming import Ack, Nack, Release, Renew, Sweep
+from penstock.broker.operations.operation import Operation
 from penstock.postgres.failures import translated
-from penstock.postgres.statements import group_calls
-from penstock.postgres.statements.calls import Call
-from penstock.postgres.statements.group_calls import Claim
 
 from .steps import (
     ack,
+    ack_of,
     create_group,
     drain,
     must_pop,
@@ -23,18 +24,19 @@ from .steps import (
     pass_time,
     pop,
     push_some,
+    reply,
     run,
     start,
     sweep,
     violations,
 )
 
-BESIDE: dict[str, Callable[[Claim], Call[Any]]] = {
-    "ack of another message": lambda claim: group_calls.ack_message(claim, 7),
-    "ack of the rest": lambda claim: group_calls.ack([claim], None),
-    "renew": lambda claim: group_calls.renew([claim], None),
-    "nack": lambda claim: group_calls.nack(claim, None, "oops", None, 0.0),
-    "release": lambda claim: group_calls.release(claim.group_id, claim.partition_id, claim.lease_id),
+BESIDE: dict[str, Callable[[Claim], Operation[Any]]] = {
+    "ack of another message": lambda claim: Ack([claim.done(7, 8)]),
+    "ack of the rest": lambda claim: ack_of([claim]),
+    "renew": lambda claim: Renew([claim.lease]),
+    "nack": lambda claim: Nack(claim.lease, None, "oops", None, 0.0),
+    "release": lambda claim: Release(claim.lease),
 }
 LEFT = {
     "ack of another message": [0, 1, 2, 4, 5, 6, 8, 9],
@@ -51,12 +53,12 @@ def beside_an_ack(connections: Connections, sql: Connection, what: str) -> str:
     push_some(sql, 10)
     claim = must_pop(sql)
     one, other = connections.open(), connections.open(autocommit=True)
-    run(one, group_calls.ack_message(claim, 3))
+    run(one, Ack([claim.done(3, 4)]))
     call = BESIDE[what](claim)
     settling = start(other, call)
     assert settling.waits(sql)
     one.commit()
-    return outcome(lambda: require(call.parse(settling.rows())))
+    return outcome(lambda: require(reply(call, settling.rows())))
 
 
 def require(answer: object) -> None:
@@ -94,14 +96,14 @@ def test_an_ack_of_all_takes_every_part_of_a_claim_that_others_are_acknowledging
     create_group(sql, mode="shared")
     push_some(sql, 10)
     claim = must_pop(sql)
-    run(sql, group_calls.ack_message(claim, 3))
+    run(sql, Ack([claim.done(3, 4)]))
     one, other = connections.open(), connections.open(autocommit=True)
-    run(one, group_calls.ack_message(claim, 6))
-    call = group_calls.ack([claim], None)
+    run(one, Ack([claim.done(6, 7)]))
+    call = ack_of([claim])
     acking = start(other, call)
     assert acking.waits(sql)
     one.commit()
-    assert outcome(lambda: call.parse(acking.rows())) == "done"
+    assert outcome(lambda: reply(call, acking.rows())) == "done"
     pass_time(sql)
     sweep(sql)
     assert drain(sql) == []
@@ -117,11 +119,11 @@ def test_an_ack_waits_for_the_sweep_that_ends_its_claim_and_is_refused(
     pass_time(sql)
     sweeper, holder = connections.open(), connections.open(autocommit=True)
     sweep(sweeper)
-    call = group_calls.ack([claim], None)
+    call = ack_of([claim])
     acking = start(holder, call)
     assert acking.waits(sql)
     sweeper.commit()
-    assert outcome(lambda: call.parse(acking.rows())) == "lost"
+    assert outcome(lambda: reply(call, acking.rows())) == "lost"
     again = must_pop(sql)
     assert (again.attempt, again.lease_id != claim.lease_id) == (2, True)
 
@@ -132,7 +134,7 @@ def test_a_sweep_passes_over_a_claim_that_is_being_acknowledged(connections: Con
     claim = must_pop(sql)
     holder, sweeper = connections.open(), connections.open(autocommit=True)
     ack(holder, claim)
-    sweeping = start(sweeper, group_calls.sweep())
+    sweeping = start(sweeper, Sweep())
     assert not sweeping.waits(sql)
     holder.commit()
     assert pop(sql) is None
@@ -145,5 +147,5 @@ def test_a_nack_at_an_offset_outside_the_claim_is_refused_and_changes_nothing(sq
     claim = must_pop(sql)
     for offset in (-1, 10, 999):
         with pytest.raises(InvalidInput, match="is not in the claim"), translated():
-            run(sql, group_calls.nack(claim, offset, "oops", None, None))
+            run(sql, Nack(claim.lease, offset, "oops", None, None))
     assert outcome(lambda: ack(sql, claim)) == "done"

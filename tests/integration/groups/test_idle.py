@@ -10,9 +10,9 @@ from log.interleaving import push
 
 from databases import Connection
 from penstock import Client
-from penstock.postgres.statements import batch_calls, group_calls
-from penstock.postgres.statements.batch_calls import PopRequest
-from penstock.postgres.statements.calls import Call
+from penstock.broker.operations.claiming import HasPending, Pop, PopMany, Sweep
+from penstock.broker.operations.operation import Operation
+from penstock.postgres.statements.call import call_for
 
 from .steps import MODES, ack, create_group, drain, must_pop, pass_time, pop_call, run, sweep
 
@@ -44,20 +44,21 @@ def idle(sql: Connection) -> Connection:
 
 def explained(connection: Connection, call: Any) -> str:
     """Run a call and return what PostgreSQL says it wrote."""
-    rows = connection.execute(f"EXPLAIN (ANALYZE, WAL, COSTS OFF) {call.sql}".encode(), call.parameters).fetchall()
+    made = call_for(call)
+    rows = connection.execute(f"EXPLAIN (ANALYZE, WAL, COSTS OFF) {made.sql}".encode(), made.parameters).fetchall()
     return "\n".join(line for (line,) in rows)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_empty_pop_and_its_sweep_write_no_wal_and_take_no_transaction_id(idle: Connection, mode: str) -> None:
-    calls: list[Call[Any]] = [
+    calls: list[Operation[Any]] = [
         pop_call(mode),
         pop_call(mode, partition="p1"),
         pop_call(mode, auto_ack=True),
-        batch_calls.pop([PopRequest("q", mode, name, 1, 1, 1, None, "c", False) for name in (None, "p1")], [None] * 2),
-        batch_calls.has_pending_messages("q", None, mode, None),
-        batch_calls.has_pending_messages("q", "p1", mode, None),
-        group_calls.sweep(),
+        PopMany([Pop("q", mode, name, 1, 1, 1, None, "c", False) for name in (None, "p1")]),
+        HasPending("q", mode, None, None),
+        HasPending("q", mode, "p1", None),
+        Sweep(),
     ]
     for call in calls:
         run(idle, call)  # whoever reads first tidies up the pages that writers have left
@@ -129,4 +130,4 @@ def test_a_pop_between_them_is_noticed(dsn: str, idle: Connection) -> None:
     ack(idle, claim)
     idle.execute(FLUSH)
     assert idle.execute(CHANGED).fetchall() != before
-    run(idle, group_calls.sweep())
+    run(idle, Sweep())

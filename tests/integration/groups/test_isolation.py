@@ -7,10 +7,25 @@ from log.interleaving import PUSHES, mutate, push
 from psycopg import IsolationLevel, errors
 
 from databases import Connection, Connections
-from penstock.postgres.statements import group_calls
-from penstock.postgres.statements.calls import Call
+from penstock.broker.operations.claiming import Nack, Release, Renew, Sweep
+from penstock.broker.operations.groups import CreateGroup, Resync, Seek
+from penstock.broker.operations.operation import Operation
 
-from .steps import MODES, ack, create_group, drain, must_pop, newest, offsets, pop, pop_call, run, sweep, violations
+from .steps import (
+    MODES,
+    ack,
+    ack_of,
+    create_group,
+    drain,
+    must_pop,
+    newest,
+    offsets,
+    pop,
+    pop_call,
+    run,
+    sweep,
+    violations,
+)
 
 LEVELS = [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
 
@@ -55,7 +70,7 @@ def test_without_the_doorbell_such_a_push_is_lost(fresh: Connections) -> None:
 def push_beside_an_unanswered_doorbell(connections: Connections, sql: Connection) -> list[int]:
     """A group of new messages has not heard of a push above READ COMMITTED when another push wakes it."""
     push(sql)
-    run(sql, group_calls.create_group("q", "g", "ordered", "new", {}))
+    run(sql, CreateGroup("q", "g", "ordered", "new"))
     sweep(sql)
     caller = connections.open()
     caller.isolation_level = IsolationLevel.REPEATABLE_READ
@@ -84,7 +99,7 @@ def test_a_doorbell_that_is_not_answered_counts_as_lag_and_is_no_fault(
     connections: Connections, sql: Connection, mode: str
 ) -> None:
     create_group(sql, mode=mode)
-    run(sql, group_calls.create_group("q", "new", mode, "new", {}))
+    run(sql, CreateGroup("q", "new", mode, "new"))
     push(sql)
     drain(sql), drain(sql, "new")
     caller = connections.open()
@@ -138,16 +153,16 @@ def test_consuming_above_read_committed_is_refused_and_says_what_to_do(
     claim = must_pop(sql, most=1)
     caller = connections.open()
     caller.isolation_level = level
-    calls: dict[str, Call[Any]] = {
+    calls: dict[str, Operation[Any]] = {
         "pop": pop_call(),
-        "ack": group_calls.ack([claim], None),
-        "nack": group_calls.nack(claim, None, None, None, None),
-        "renew": group_calls.renew([claim], None),
-        "release": group_calls.release(claim.group_id, claim.partition_id, claim.lease_id),
-        "sweep": group_calls.sweep(),
-        "seek": group_calls.seek("q", "g", None, "earliest", False, 0),
-        "create_group": group_calls.create_group("q", "new", mode, "all", {}),
-        "resync": group_calls.resync(0),
+        "ack": ack_of([claim]),
+        "nack": Nack(claim.lease, None, None, None, None),
+        "renew": Renew([claim.lease]),
+        "release": Release(claim.lease),
+        "sweep": Sweep(),
+        "seek": Seek("q", "g", position="earliest"),
+        "create_group": CreateGroup("q", "new", mode, "all"),
+        "resync": Resync(),
     }
     for name, call in calls.items():
         with pytest.raises(errors.ActiveSqlTransaction, match=f"penstock.{name} needs a READ COMMITTED") as caught:

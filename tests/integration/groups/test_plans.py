@@ -17,11 +17,13 @@ from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
 from databases import Connection
-from penstock.postgres.statements import batch_calls, group_calls
-from penstock.postgres.statements.batch_calls import PopRequest, has_pending_messages
-from penstock.postgres.statements.calls import Call
+from penstock.broker.claims import Claim
+from penstock.broker.operations.claiming import HasPending, Nack, Pop, PopMany, Release, Renew, Sweep
+from penstock.broker.operations.groups import CreateGroup
+from penstock.broker.operations.operation import Operation
+from penstock.postgres.statements.call import call_for
 
-from .steps import MODES, create_group, must_pop, pass_time, pop_call, run
+from .steps import MODES, ack_of, create_group, must_pop, pass_time, pop_call, run
 
 HOT = ["partitions", "segments", "journal", "ready", "claims"]
 SMALL, LARGE = 1_000, 100_000
@@ -30,7 +32,7 @@ PUSHES = (
     "SELECT * FROM penstock.push_segments(ARRAY['q', 'q'], ARRAY[%s, %s], ARRAY[1, 1], ARRAY['x'::bytea, 'x'::bytea],"
     " ARRAY['\\x01000000'::bytea, '\\x01000000'::bytea])"
 )
-IDLE = group_calls.pop("idle", "idle", None, 100, 1 << 20, 1, None, "c", False, None)
+IDLE = Pop("idle", "idle", None, 100, 1 << 20, 1, None, "c", False)
 # Partitions with a message each, in line for both groups: what as many pushes would have left.
 GROW = [
     "INSERT INTO penstock.partitions (queue_id, name) SELECT q.queue_id, 'n' || n"
@@ -49,10 +51,10 @@ GROW = [
 ]
 
 
-def pops_call(group: str) -> Call[Any]:
+def pops_call(group: str) -> Operation[Any]:
     """Return the call of three pops at once, one of them by name."""
-    requests = [PopRequest("q", group, name, 1, 1 << 20, 1, None, "c", False) for name in (None, None, "old")]
-    return batch_calls.pop(requests, [None] * 3)
+    requests = [Pop("q", group, name, 1, 1 << 20, 1, None, "c", False) for name in (None, None, "old")]
+    return PopMany(requests)
 
 
 def grow(sql: Connection, first: int, last: int) -> None:
@@ -99,47 +101,48 @@ class Session:
             "push to several": self._push(PUSHES, 2),
             "push to several old partitions": cost(self.connection, PUSHES, ("old", "older")),
             "pop of nothing": self._call(IDLE),
-            "check of nothing": self._call(has_pending_messages("idle", None, "idle", None)),
+            "check of nothing": self._call(HasPending("idle", "idle", None, None)),
         }
         for mode in MODES:
             found[f"pop, {mode}"] = self._call(pop_call(mode, most=1))
             found[f"pop of several, {mode}"] = self._call(pop_call(mode, most=1, partitions=5))
             found[f"pop by name, {mode}"] = self._call(pop_call(mode, most=1, partition="old"))
             found[f"pop of many, {mode}"] = self._call(pops_call(mode))
-            found[f"check, {mode}"] = self._call(has_pending_messages("q", None, mode, None))
-            found[f"check by name, {mode}"] = self._call(has_pending_messages("q", "old", mode, None))
+            found[f"check, {mode}"] = self._call(HasPending("q", mode, None, None))
+            found[f"check by name, {mode}"] = self._call(HasPending("q", mode, "old", None))
             found[f"pop with auto_ack, {mode}"] = self._call(pop_call(mode, auto_ack=True))
             for name, settle in self._settlings().items():
                 found[f"{name}, {mode}"] = self._settle(mode, settle)
         found["resync"] = cost(self.connection, "SELECT * FROM penstock.resync(10, 10)", ())
         pass_time(self.clock)
-        found["sweep"] = self._call(group_calls.sweep())
-        while (swept := run(self.connection, group_calls.sweep())) is not None and swept.woken + swept.trimmed:
+        found["sweep"] = self._call(Sweep())
+        while (swept := run(self.connection, Sweep())) is not None and swept.woken + swept.trimmed:
             pass_time(self.clock)
-        found["sweep of nothing"] = self._call(group_calls.sweep())
+        found["sweep of nothing"] = self._call(Sweep())
         return found
 
     def _push(self, query: str, names: int) -> int:
         self.pushed += 1
         return cost(self.connection, query, tuple(f"new{self.pushed}.{name}" for name in range(names)))
 
-    def _call(self, call: Call[Any]) -> int:
-        return cost(self.connection, call.sql, call.parameters)
+    def _call(self, call: Operation[Any]) -> int:
+        made = call_for(call)
+        return cost(self.connection, made.sql, made.parameters)
 
-    def _settle(self, mode: str, settle: Callable[[group_calls.Claim], Call[Any]]) -> int:
+    def _settle(self, mode: str, settle: Callable[[Claim], Operation[Any]]) -> int:
         claim = must_pop(self.connection, mode, most=1)
         spent = self._call(settle(claim))
         self.connection.execute("SELECT penstock.release_claim(%s, %s)", (claim.group_id, claim.partition_id))
         return spent
 
     @staticmethod
-    def _settlings() -> dict[str, Callable[[group_calls.Claim], Call[Any]]]:
+    def _settlings() -> dict[str, Callable[[Claim], Operation[Any]]]:
         return {
-            "ack": lambda claim: group_calls.ack([claim], None),
-            "nack": lambda claim: group_calls.nack(claim, None, "oops", None, None),
-            "nack at once": lambda claim: group_calls.nack(claim, claim.start, "oops", None, 0.0),
-            "renew": lambda claim: group_calls.renew([claim], None),
-            "release": lambda claim: group_calls.release(claim.group_id, claim.partition_id, claim.lease_id),
+            "ack": lambda claim: ack_of([claim]),
+            "nack": lambda claim: Nack(claim.lease, None, "oops", None, None),
+            "nack at once": lambda claim: Nack(claim.lease, claim.start, "oops", None, 0.0),
+            "renew": lambda claim: Renew([claim.lease]),
+            "release": lambda claim: Release(claim.lease),
         }
 
 
@@ -159,7 +162,7 @@ def begin(connection: Connection, analysed: str) -> None:
         connection.execute(SQL("ALTER TABLE penstock.{} SET (autovacuum_enabled = off)").format(Identifier(table)))
     for mode in MODES:
         create_group(connection, mode, mode, max_attempts=1000)
-    run(connection, group_calls.create_group("idle", "idle", "ordered", "all", {}))
+    run(connection, CreateGroup("idle", "idle", "ordered", "all"))
     if analysed == "empty":
         connection.execute("VACUUM ANALYZE")
     grow(connection, 1, 40)

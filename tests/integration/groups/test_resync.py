@@ -7,7 +7,7 @@ from log.interleaving import Running, mutate, push
 
 from databases import Connection, Connections
 from penstock import Client
-from penstock.postgres.statements import group_calls
+from penstock.broker.operations.groups import Resync
 
 from .steps import (
     MODES,
@@ -36,7 +36,7 @@ ALL_LOST = "DELETE FROM penstock.journal"
 
 def resync(connection: Connection) -> int:
     """Repair, and return how much was repaired."""
-    return run(connection, group_calls.resync(0)).repaired
+    return run(connection, Resync()).repaired
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -10,13 +10,15 @@ from log.interleaving import mutate, push
 
 from databases import Connection, Connections
 from penstock import Client, Retryable
+from penstock.broker.infos import SeekResult
+from penstock.broker.operations.claiming import Nack
+from penstock.broker.operations.groups import Seek
 from penstock.errors import LeaseLost
-from penstock.postgres.statements import group_calls
-from penstock.postgres.statements.group_calls import Seek
 
 from .steps import (
     MODES,
     ack,
+    ack_of,
     create_group,
     drain,
     must_pop,
@@ -28,18 +30,28 @@ from .steps import (
     pop,
     push_some,
     push_to_many,
+    reply,
     run,
     start,
     sweep,
     violations,
 )
 
-EARLIEST = group_calls.seek("q", "g", None, "earliest", False, 0)
+EARLIEST = Seek("q", "g", position="earliest")
 
 
-def seek(connection: Connection, to: int | str = "earliest", preview: bool = False) -> Seek:
+def seek(connection: Connection, to: int | str = "earliest", preview: bool = False) -> SeekResult:
     """Move group g of queue q, or say what that would do."""
-    return run(connection, group_calls.seek("q", "g", None, to, preview, 0))
+    return run(
+        connection,
+        Seek(
+            "q",
+            "g",
+            offset=to if isinstance(to, int) else None,
+            position=to if isinstance(to, str) else None,
+            preview=preview,
+        ),
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -48,7 +60,7 @@ def test_a_claim_that_is_held_loses_its_lease_and_comes_again(sql: Connection, m
     push_some(sql, 10)
     ack(sql, must_pop(sql, most=4))
     claim = must_pop(sql, most=4)
-    assert seek(sql) == Seek(1, 1, 4, 0, 1, 0, None)
+    assert seek(sql) == SeekResult(1, 1, 4, 0, 1, 0, None)
     assert outcome(lambda: ack(sql, claim)) == "lost"
     assert offsets(drain(sql)) == list(range(10))
     assert violations(sql) == {}
@@ -70,7 +82,7 @@ def acking(connections: Connections, sql: Connection) -> Connection:
 def acking_a_part(connections: Connections, sql: Connection) -> Connection:
     claim = must_pop(sql, most=3)
     other = connections.open()
-    run(other, group_calls.ack([claim], claim.start + 1))
+    run(other, ack_of([claim], claim.start + 1))
     return other
 
 
@@ -99,7 +111,7 @@ HOLDERS = [popping, acking, acking_a_part, nacking, pushing, sweeping]
 Hold = Callable[[Connections, Connection], Connection]
 
 
-def seek_beside(connections: Connections, sql: Connection, mode: str, hold: Hold) -> Seek:
+def seek_beside(connections: Connections, sql: Connection, mode: str, hold: Hold) -> SeekResult:
     """Seek while somebody is at the partition, and again when they have committed; return what the first one said."""
     create_group(sql, mode=mode)
     push_some(sql, 20)
@@ -108,7 +120,7 @@ def seek_beside(connections: Connections, sql: Connection, mode: str, hold: Hold
     seeking = start(connections.open(autocommit=True), EARLIEST)
     waits = seeking.waits(sql)
     other.commit()
-    said = EARLIEST.parse(seeking.rows())
+    said = reply(EARLIEST, seeking.rows())
     assert not waits, "seek waited"
     seek(sql)
     return said
@@ -154,7 +166,7 @@ def pop_between_the_lock_and_the_look(connections: Connections, sql: Connection)
     assert not seeking.waits(sql), "seek waited"
     holder.commit()
     seeker.commit()
-    return "busy" if EARLIEST.parse(seeking.rows()).busy else "moved"
+    return "busy" if reply(EARLIEST, seeking.rows()).busy else "moved"
 
 
 def test_a_seek_does_not_move_what_was_popped_before_it_had_the_lock(fresh: Connections) -> None:
@@ -169,9 +181,9 @@ def test_a_client_asks_again_until_the_partition_is_free(connections: Connection
     client.push("q", 1, partition="p")
     popper = connections.open()
     must_pop(popper)
-    said: list[Seek] = []
+    said: list[SeekResult] = []
 
-    def progress(so_far: Seek) -> None:
+    def progress(so_far: SeekResult) -> None:
         said.append(so_far)
         if len(said) == 3:
             popper.commit()
@@ -203,7 +215,7 @@ def test_a_preview_changes_nothing_and_says_what_then_happens(sql: Connection, m
         ack(sql, claim)
     ack(sql, must_pop(sql, partition="acked", most=5))
     must_pop(sql, partition="held", most=5)
-    run(sql, group_calls.nack(must_pop(sql, partition="failed", most=1), None, "oops", None, 60.0))
+    run(sql, Nack(must_pop(sql, partition="failed", most=1).lease, None, "oops", None, 60.0))
     push_some(sql, 10, "untouched")
     tables = ("journal", "ready", "claims")
 

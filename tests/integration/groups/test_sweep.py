@@ -7,8 +7,10 @@ import pytest
 from log.interleaving import mutate, push, source
 
 from databases import Connection, Connections
+from penstock.broker.infos import SweepResult
+from penstock.broker.operations.claiming import Sweep
+from penstock.broker.operations.groups import ConfigureGroup, Seek
 from penstock.consuming.polling import Sweeping
-from penstock.postgres.statements import group_calls
 
 from .steps import (
     MODES,
@@ -30,7 +32,7 @@ from .steps import (
     violations,
 )
 
-SWEEP = group_calls.sweep()
+SWEEP = Sweep()
 LOCK_PARTITION = "SELECT 1 FROM penstock.partitions WHERE name = %s FOR NO KEY UPDATE"
 LOCK_JOURNAL = "SELECT 1 FROM penstock.journal FOR UPDATE"
 
@@ -100,7 +102,7 @@ def a_seek(connections: Connections, sql: Connection) -> Connection:
     must_pop(sql)
     pass_time(sql)
     other = connections.open()
-    run(other, group_calls.seek("q", "g", None, "earliest", False, 0))
+    run(other, Seek("q", "g", position="earliest"))
     return other
 
 
@@ -116,7 +118,7 @@ def a_group_whose_settings_change(connections: Connections, sql: Connection) -> 
     push(sql)
     sql.execute("UPDATE penstock.consumer_groups SET enrolled_to = 0")
     other = connections.open()
-    run(other, group_calls.configure_group("q", "g", {"lease_time": 5}))
+    run(other, ConfigureGroup("q", "g", {"lease_time": 5}))
     return other
 
 
@@ -322,9 +324,9 @@ def test_what_was_due_before_is_left_to_a_sweep_from_the_beginning(sql: Connecti
     push(sql)
     must_pop(sql)
     pass_time(sql)
-    later = run(sql, group_calls.sweep(datetime.now(UTC) + timedelta(hours=1)))
+    later = run(sql, Sweep(datetime.now(UTC) + timedelta(hours=1)))
     assert (later and later.woken) == 0
-    everything = run(sql, group_calls.sweep())
+    everything = run(sql, Sweep())
     # In a shared group the frontier's own timer is due, too.
     assert (everything and everything.woken) == {"ordered": 1, "shared": 2}[mode]
 
@@ -355,8 +357,8 @@ def test_a_process_begins_where_its_last_sweep_said() -> None:
     sweeping = Sweeping()
     assert sweeping.since() is None
     moment = datetime.now(UTC)
-    assert sweeping.did(group_calls.Sweep(1, 0, 0, None, moment))
+    assert sweeping.did(SweepResult(1, 0, 0, None, moment))
     assert sweeping.since() == moment
-    assert not sweeping.did(group_calls.Sweep(0, 0, 0, None, None))
+    assert not sweeping.did(SweepResult(0, 0, 0, None, None))
     assert not sweeping.did(None)
     assert sweeping.since() == moment

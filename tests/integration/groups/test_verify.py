@@ -7,7 +7,7 @@ import pytest
 from log.interleaving import push
 
 from databases import Connection
-from penstock.postgres.statements import group_calls
+from penstock.broker.operations.groups import ConfigureGroup, CreateGroup, Seek, Verify
 
 from .steps import ack, create_group, drain, must_pop, nack, pass_time, push_some, run, sweep, violations
 
@@ -18,8 +18,8 @@ def arrange(sql: Connection) -> None:
     """Make four groups, of all messages, of new ones and from a time on; and partitions: in line, held and idle."""
     create_group(sql)
     create_group(sql, "s", "shared")
-    run(sql, group_calls.create_group("q", "n", "ordered", "new", {}))
-    run(sql, group_calls.create_group("q", "t", "ordered", datetime(2026, 1, 1, tzinfo=UTC), {}))
+    run(sql, CreateGroup("q", "n", "ordered", "new"))
+    run(sql, CreateGroup("q", "t", "ordered", "time", datetime(2026, 1, 1, tzinfo=UTC)))
     for _ in range(3):
         push_some(sql, 10, "idle")
     drain(sql), drain(sql, "s"), drain(sql, "n"), drain(sql, "t")
@@ -317,7 +317,7 @@ def test_verify_finds_that(sql: Connection, damage: Sequence[str], found: set[st
 
 
 def test_every_check_has_its_damage(sql: Connection) -> None:
-    checks = {check.name for check in run(sql, group_calls.verify())}
+    checks = {check.name for check in run(sql, Verify())}
     assert checks == set().union(*(found for *_, found in DAMAGE))
 
 
@@ -328,8 +328,8 @@ def test_verify_finds_nothing_in_a_life_full_of_changes(sql: Connection) -> None
     pass_time(sql)
     sweep(sql)
     assert violations(sql) == {}
-    run(sql, group_calls.seek("q", "g", None, "earliest", False, 0))
-    run(sql, group_calls.seek("q", "s", None, 15, False, 0))
+    run(sql, Seek("q", "g", position="earliest"))
+    run(sql, Seek("q", "s", offset=15))
     assert violations(sql) == {}
     sql.execute("SELECT penstock.purge('q')")
     assert violations(sql) == {}
@@ -343,7 +343,7 @@ def test_verify_finds_nothing_in_attempts_of_the_time_before_a_limit_was_lowered
     push_some(sql, 1)
     for _ in range(4):
         nack(sql, must_pop(sql))
-    run(sql, group_calls.configure_group("q", "g", {"max_attempts": 2}))
+    run(sql, ConfigureGroup("q", "g", {"max_attempts": 2}))
     assert violations(sql) == {}
     must_pop(sql)
     assert violations(sql) == {}
@@ -367,8 +367,8 @@ def test_verify_finds_nothing_in_a_partition_whose_first_messages_were_dropped(s
 
 def test_verify_finds_nothing_in_groups_that_came_after_the_messages(sql: Connection) -> None:
     push_some(sql, 10)
-    run(sql, group_calls.create_group("q", "n", "ordered", "new", {}))
-    run(sql, group_calls.create_group("q", "t", "ordered", datetime(2100, 1, 1, tzinfo=UTC), {}))
+    run(sql, CreateGroup("q", "n", "ordered", "new"))
+    run(sql, CreateGroup("q", "t", "ordered", "time", datetime(2100, 1, 1, tzinfo=UTC)))
     assert violations(sql) == {}
     push_some(sql, 10)
     assert len(must_pop(sql, "n").messages) == 10

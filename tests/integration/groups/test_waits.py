@@ -7,7 +7,7 @@ from log.interleaving import mutate, push
 
 from databases import Connection, Connections
 from penstock import Client
-from penstock.postgres.statements import group_calls
+from penstock.broker.operations.claiming import Nack
 
 from .steps import MODES, ack, create_group, drain, must_pop, nack, newest, pop, run, sweep, violations
 
@@ -54,7 +54,7 @@ def test_a_backoff_is_not_cut_short_by_another_setting(client: Client, sql: Conn
     create_group(sql, backoff_initial=3600)
     push(sql)
     claim = must_pop(sql)
-    run(sql, group_calls.nack(claim, None, "oops", None, None))
+    run(sql, Nack(claim.lease, None, "oops", None, None))
     client.configure_group("q", "g", delay=0)
     sweep(sql)
     assert newest(sql)[1] == "t"

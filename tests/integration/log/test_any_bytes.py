@@ -9,10 +9,11 @@ import pytest
 from databases import Connection
 from penstock import Client, InvalidInput, Message
 from penstock.broker.decoding import headers_problem, key_problem
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.staging import BeginStage, StageSegments
 from penstock.broker.packing import MAX_SEGMENT_BYTES, pack, pack_values
-from penstock.postgres.statements import stage_calls
-from penstock.postgres.statements.calls import Call
-from penstock.postgres.statements.stage_calls import Part
+from penstock.broker.staging import StagedPart
+from penstock.postgres.statements.call import call_for
 
 BAD_KEYS = [b"\xff", b"a\0b", b"\xed\xa0\x80", b"caf\xc3"]
 BAD_HEADERS = [
@@ -85,16 +86,17 @@ def stage(sql: Connection, keys: list[bytes] | None, headers: list[bytes] | None
         None if given is None else ends(good) + ends(*given) for given, good in ((keys, b"k"), (headers, b'{"h":"1"}'))
     ]
     with sql.transaction():
-        stage_id = call(sql, stage_calls.begin("w", "r", 0))
-        part = Part(
+        stage_id = call(sql, BeginStage("w", "r", 0))
+        part = StagedPart(
             ["q", "q"], ["p", "p"], [1, count], b"v" * (count + 1), ends(b"v") + ends(*[b"v"] * count),
             packed[0], packed_ends[0], packed[1], packed_ends[1],
         )  # fmt: skip
-        call(sql, stage_calls.stage(stage_id, 0, part))
+        call(sql, StageSegments(stage_id, 0, part))
 
 
-def call(sql: Connection, made: Call[Any]) -> Any:
-    return made.parse(sql.execute(made.sql.encode(), made.parameters, binary=True).fetchall())
+def call(sql: Connection, made: Operation[Any]) -> Any:
+    wanted = call_for(made)
+    return wanted.parse(sql.execute(wanted.sql.encode(), wanted.parameters, binary=True).fetchall())
 
 
 WAYS_IN = [push_segment, push_segments, push_later, stage]

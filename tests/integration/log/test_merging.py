@@ -11,8 +11,8 @@ from psycopg import IsolationLevel
 
 from databases import Connection, Connections
 from penstock import Client, Message
-from penstock.postgres.statements import calls
-from penstock.postgres.statements.calls import Place
+from penstock.broker.operations.reading import Read
+from penstock.broker.places import Place
 
 from .interleaving import Running, gapless, offsets, push
 
@@ -203,7 +203,7 @@ def test_a_function_of_somebody_elses_is_not_called_by_whoever_reads(fresh: Conn
             " AS $$ BEGIN RAISE EXCEPTION 'called by %', current_user; END $$".encode()
         )
     push(sql)
-    assert len(run(sql, calls.read(Place("q", "p"), 0, None, None, None, 1 << 20)).slices) == 1
+    assert len(run(sql, Read(Place("q", "p"), max_bytes=1 << 20)).slices) == 1
 
 
 def test_reading_by_sql_takes_as_long_per_message_as_from_a_batch(client: Client, sql: Connection) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from databases import Connection
 from penstock import Client, Message, StoredMessage
 from penstock.broker.arrow import SCHEMA
-from penstock.postgres.statements import calls
+from penstock.client import paging
 
 relaxed = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,7 +69,7 @@ def test_any_range_equals_the_slice_of_a_list(
     start = data.draw(st.integers(0, len(model) + 1))
     stop = data.draw(st.none() | st.integers(0, len(model) + 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calls, "PAGE_BYTES", page)
+        patch.setattr(paging, "PAGE_BYTES", page)
         found = client.read(queue, "p", start, stop)
         table = client.read_arrow(queue, "p", start, stop)
     expected = model[start:stop]

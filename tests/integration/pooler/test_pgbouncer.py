@@ -8,17 +8,26 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 import penstock
+from penstock.postgres.address import Address
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 pytestmark = pytest.mark.skipif(
     PGBOUNCER is None, reason="PgBouncer is no wheel: install it (apt-get install pgbouncer) to run these tests"
 )
+
+
+def server_of(client: penstock.Client) -> Address:
+    """Return the server that a client has found."""
+    database: Any = client._transport
+    server: Address = database.server
+    return server
 
 
 @pytest.fixture
@@ -61,12 +70,12 @@ def test_a_pooler_is_noticed_and_nothing_is_prepared(pooled_dsn: str, penstock_d
     with penstock.Client(pooled_dsn) as client:
         for number in range(20):
             client.push("orders", number, partition="p")
-        assert client._database.address.pooled
+        assert server_of(client).pooled
         assert [message.json() for message in client.read("orders", "p")] == list(range(20))
     with psycopg.connect(penstock_dsn) as direct:
         assert direct.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
     with penstock.Client(penstock_dsn) as client:
-        assert not client._database.address.pooled
+        assert not server_of(client).pooled
 
 
 def test_many_threads_share_two_server_connections_and_lose_nothing(pooled_dsn: str) -> None:

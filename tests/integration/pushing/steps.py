@@ -8,19 +8,22 @@ from log.interleaving import Running
 
 from databases import Connection
 from penstock import Message, PushResult
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import CancelScheduled, ListScheduled, Push
+from penstock.broker.operations.reading import Read
+from penstock.broker.places import Place
+from penstock.broker.pushing import PushBatch, due
 from penstock.client import pushes
-from penstock.postgres.statements import calls, option_calls
-from penstock.postgres.statements.calls import Call, Place
 
 LATER = 3600.0
 
 
 def push_call(
     *messages: Any, partition: str = "p", delay: float | None = None, dedupe_id: str | None = None
-) -> Call[list[PushResult]]:
-    """Return the call of a push to queue q."""
+) -> Operation[list[PushResult]]:
+    """Return a push to queue q."""
     gathered = pushes.gather(list(messages), partition, None, None, dedupe_id)
-    return pushes.call({Place("q", partition): gathered}, option_calls.due(delay, None))
+    return Push([PushBatch.of(Place("q", partition), gathered, due(delay, None))])
 
 
 def push(connection: Connection, *messages: Any, **options: Any) -> PushResult:
@@ -52,19 +55,19 @@ def age_ids(connection: Connection, age: timedelta) -> None:
 
 
 def cancel(connection: Connection, *ids: int) -> list[int]:
-    return run(connection, option_calls.cancel(ids))
+    return run(connection, CancelScheduled(ids))
 
 
 def start_cancel(connection: Connection, *ids: int) -> Running:
-    return start(connection, option_calls.cancel(ids))
+    return start(connection, CancelScheduled(ids))
 
 
 def waiting(connection: Connection) -> list[int]:
     """Return the ids of all that is scheduled, in the order it is due."""
-    return [each.scheduled_id for each in run(connection, option_calls.scheduled(None, None, None, 1000))]
+    return [each.scheduled_id for each in run(connection, ListScheduled(limit=1000))]
 
 
 def values(connection: Connection, partition: str = "p") -> list[Any]:
     """Return what is in the log of a partition."""
-    call = calls.read(Place("q", partition), 0, None, None, None, 1 << 20)
-    return [message.json() for message in calls.unpack_page(Place("q", partition), run(connection, call)).messages]
+    place = Place("q", partition)
+    return [message.json() for message in run(connection, Read(place, max_bytes=1 << 20)).unpack(place)]

@@ -11,7 +11,8 @@ from psycopg import IsolationLevel, errors
 
 from databases import Connection, Connections
 from penstock import Client, Retryable
-from penstock.postgres.statements import group_calls
+from penstock.broker.operations.claiming import Sweep
+from penstock.postgres.statements.call import call_for
 
 from .steps import age_ids, cancel, come_due, mark, push, push_call, schedule, start_cancel, values
 
@@ -152,8 +153,8 @@ def test_an_id_is_looked_up_by_the_index_however_many_there_are(connections: Con
     # Planned for a table with one row, and for as long as nobody analyses it again.
     sql.execute("ALTER TABLE penstock.dedupe_ids SET (autovacuum_enabled = false)")
     try:
-        call = push_call(mark("x"))
-        run(sql, call)
+        run(sql, push_call(mark("x")))
+        call = call_for(push_call(mark("x")))
         sql.execute("VACUUM ANALYZE penstock.dedupe_ids")
         producer = connections.open(autocommit=True)
         for _ in range(6):
@@ -211,7 +212,7 @@ def test_the_sweep_does_not_wait_for_a_purge_that_forgets_ids(connections: Conne
     come_due(sql)
     purger = connections.open()
     purger.execute("SELECT penstock.purge('q')")
-    sweeping = start(connections.open(autocommit=True), group_calls.sweep())
+    sweeping = start(connections.open(autocommit=True), Sweep())
     assert not sweeping.waits(sql)
     purger.rollback()
     sweep(sql)

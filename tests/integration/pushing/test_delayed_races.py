@@ -1,6 +1,7 @@
 """A delayed message gets its offset once, whoever sweeps, cancels, deletes or crashes at that moment."""
 
 import threading
+from typing import Any
 
 import pytest
 from groups.steps import create_group, drain, must_pop, offsets, pop, push_to_many, run, start, sweep, violations
@@ -10,11 +11,14 @@ from psycopg import IsolationLevel, errors
 
 from databases import Connection, Connections
 from penstock import Client, Retryable
-from penstock.postgres.statements import group_calls, option_calls
+from penstock.broker.operations.claiming import Sweep
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import CancelScheduled, ListScheduled
+from penstock.postgres.statements.call import call_for
 
 from .steps import LATER, cancel, come_due, push, push_call, schedule, start_cancel, values, waiting
 
-SWEEP = group_calls.sweep()
+SWEEP = Sweep()
 HIGHER = [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
 
 
@@ -473,7 +477,8 @@ def grow(sql: Connection, rows: int) -> None:
 def test_listing_cancelling_and_sweeping_cost_the_same_however_much_is_scheduled(sql: Connection) -> None:
     push_to_many(sql, 10)
     grow(sql, 10)
-    hot = (SWEEP, option_calls.scheduled("q", None, None, 10), option_calls.cancel([waiting(sql)[0]]))
+    wanted: list[Operation[Any]] = [SWEEP, ListScheduled("q", limit=10), CancelScheduled([waiting(sql)[0]])]
+    hot = [call_for(operation) for operation in wanted]
 
     def costs() -> list[int]:
         return [cost(sql, call.sql, call.parameters) for call in hot]

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from groups.steps import run, start, violations
+from groups.steps import reply, run, start, violations
 from groups.test_plans import cost
 from log.interleaving import gapless, mutate
 from psycopg import IsolationLevel, errors
@@ -15,32 +15,33 @@ from psycopg import IsolationLevel, errors
 from conformance.proxy import CUT_ANSWER, CUT_REQUEST, PASS, Proxy
 from databases import Connection, Connections
 from penstock import Client, PushResult
-from penstock.broker.producers import Producer, Stamp
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
+from penstock.broker.places import Place
+from penstock.broker.pushing import Producer, PushBatch, Stamp, due
 from penstock.client import pushes
-from penstock.postgres.statements import option_calls
-from penstock.postgres.statements.calls import Call, Place
+from penstock.postgres.statements.call import call_for
 
 from .steps import LATER, values, waiting
 
 ANNA, BERT = UUID(int=1), UUID(int=2)
-Pushing = Callable[[Stamp], Call[list[PushResult]]]
+Pushing = Callable[[Stamp], Operation[list[PushResult]]]
 
 
-def one(stamp: Stamp) -> Call[list[PushResult]]:
-    return pushes.call({Place("q", "p"): pushes.gather("x")}, None, stamp)
+def one(stamp: Stamp) -> Operation[list[PushResult]]:
+    return Push([PushBatch.of(Place("q", "p"), pushes.gather("x"))], stamp)
 
 
-def many(stamp: Stamp) -> Call[list[PushResult]]:
-    placed = {Place("q", name): pushes.gather(["x", "y"]) for name in ("r", "p")}
-    return pushes.call(placed, None, stamp)
+def many(stamp: Stamp) -> Operation[list[PushResult]]:
+    return Push([PushBatch.of(Place("q", name), pushes.gather(["x", "y"])) for name in ("r", "p")], stamp)
 
 
-def later(stamp: Stamp) -> Call[list[PushResult]]:
-    return pushes.call({Place("q", "p"): pushes.gather("x")}, option_calls.due(LATER, None), stamp)
+def later(stamp: Stamp) -> Operation[list[PushResult]]:
+    return Push([PushBatch.of(Place("q", "p"), pushes.gather("x"), due(LATER, None))], stamp)
 
 
-def marked(stamp: Stamp) -> Call[list[PushResult]]:
-    return pushes.call({Place("q", "p"): pushes.gather("x", dedupe_id="a")}, None, stamp)
+def marked(stamp: Stamp) -> Operation[list[PushResult]]:
+    return Push([PushBatch.of(Place("q", "p"), pushes.gather("x", dedupe_id="a"))], stamp)
 
 
 PUSHES: dict[str, Pushing] = {"one": one, "many": many, "later": later, "marked": marked}
@@ -89,7 +90,7 @@ def test_other_numbers_and_other_producers_are_other_pushes_in_any_order(sql: Co
 
 def two_attempts(connections: Connections, sql: Connection, pushing: Pushing, commit: bool = True) -> tuple[Any, Any]:
     """An attempt has not committed when the next one comes; return what each was answered."""
-    run(sql, pushes.call({Place("q", name): pushes.gather("old") for name in ("p", "r")}))
+    run(sql, Push([PushBatch.of(Place("q", name), pushes.gather("old")) for name in ("p", "r")]))
     first = connections.open()
     one_answer = run(first, pushing(Stamp(ANNA, 1)))
     call = pushing(Stamp(ANNA, 1))
@@ -99,7 +100,7 @@ def two_attempts(connections: Connections, sql: Connection, pushing: Pushing, co
         first.commit()
     else:
         first.rollback()
-    return one_answer, call.parse(second.rows())
+    return one_answer, reply(call, second.rows())
 
 
 @every_push
@@ -217,7 +218,7 @@ def test_a_push_looks_its_number_up_by_the_index_however_many_there_are(sql: Con
     producer = Producer()
 
     def once() -> int:
-        call = pushing(producer.stamp())
+        call = call_for(pushing(producer.stamp()))
         return cost(sql, call.sql, call.parameters)
 
     for _ in range(6):

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 
 from penstock import Client, embedded
-from penstock.postgres.statements import range_calls, stage_calls
-from penstock.postgres.statements.stage_calls import Part
+from penstock.broker.operations.ranges import NoteEpoch, SaveSnapshot
+from penstock.broker.operations.staging import BeginStage, FlushStages, StageSegments
+from penstock.broker.staging import StagedPart
 
 from .steps import note, publish, read, stage, value
 
@@ -62,13 +63,13 @@ def test_what_was_staged_can_be_published_after_a_crash(crashing: str) -> None:
 
 def test_what_a_task_has_flushed_can_be_published_after_a_crash(crashing: str) -> None:
     with Client(crashing) as client, connect(crashing) as sql:
-        run = client._database.run
-        saved = run(range_calls.save_snapshot(None, ([], [], []), ([], [])))
-        run(range_calls.note_epoch("query", "run-1", 0, saved.name.snapshot_id))
-        number = run(stage_calls.begin("query", "run-1", 0))
+        run = client._transport.run
+        saved = run(SaveSnapshot(None, [], [], [], [], []))
+        run(NoteEpoch("query", "run-1", 0, saved.name.snapshot_id))
+        number = run(BeginStage("query", "run-1", 0))
         ends = b"\x01\x00\x00\x00\x02\x00\x00\x00"
-        run(stage_calls.stage(number, 0, Part(["q"], ["p"], [2], b"ab", ends, None, None, None, None)))
-        run(stage_calls.flush())
+        run(StageSegments(number, 0, StagedPart(["q"], ["p"], [2], b"ab", ends, None, None, None, None)))
+        run(FlushStages())
         os.kill(value(sql, "SELECT pg_backend_pid()"), signal.SIGKILL)
     with connect(crashing) as sql:
         assert publish(sql, {number: 2}) == ("published", 2)

@@ -65,18 +65,19 @@ class Calls:
 @contextmanager
 def counting(client: AsyncClient) -> Iterator[Calls]:
     """Count calls while the body runs."""
-    database = client._database
+    database: Any = client._batching._transport
     execute, calls = database.execute, Calls()
 
     async def counted(connection: psycopg.AsyncConnection[Any], call: Any) -> list[Any]:
         calls.made += 1
-        return await execute(connection, call)
+        rows: list[Any] = await execute(connection, call)
+        return rows
 
-    database.execute = counted  # type: ignore[method-assign]
+    database.execute = counted
     try:
         yield calls
     finally:
-        database.execute = execute  # type: ignore[method-assign]
+        database.execute = execute
 
 
 def switch(client: AsyncClient, on: bool) -> None:

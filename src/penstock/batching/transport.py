@@ -1,0 +1,123 @@
+"""The micro-batcher: a transport that wraps another, and runs concurrent operations of one type as one."""
+
+from collections.abc import Callable, Hashable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
+
+from penstock import forks
+from penstock.batching.joining import AckJoiner, PopJoiner, PushJoiner, RenewJoiner, SweepJoiner
+from penstock.batching.lane import Joiner, Lane
+from penstock.broker.async_transport import AsyncTransactionScope, AsyncTransport
+from penstock.broker.counters import Counters
+from penstock.broker.hints import HintListener, Hints
+from penstock.broker.operations.claiming import Ack, Pop, Renew, Sweep
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
+from penstock.settings import Settings
+
+R = TypeVar("R")
+# Renewals by many different lease times are run one by one.
+_MOST_LANES = 64
+
+
+class Batching:
+    """Joins pushes, pops, acks, renewals and sweeps. Everything else passes through."""
+
+    def __init__(self, transport: AsyncTransport, counters: Counters, settings: Settings) -> None:
+        # Whether pushes are joined, and whether pops, acks and renewals are; both may be changed at any time.
+        self.pushes = settings.push_batching
+        self.pops = settings.pop_batching
+        # From how many on pops are joined.
+        self.several_pops = 2
+        self._transport = transport
+        self._counters = counters
+        # One connection is left for all that is not joined.
+        self._most_in_flight = max(2, settings.pool_size - 1)
+        self._kinds: dict[type[Operation[Any]], Callable[[Any], Lane[Any, Any] | None]] = {
+            Push: self._push_lane,
+            Pop: self._pop_lane,
+            Ack: self._ack_lane,
+            Renew: self._renew_lane,
+            Sweep: self._sweep_lane,
+        }
+        self._begin()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make all that belongs to one process."""
+        self._lanes: dict[Hashable, Lane[Any, Any]] = {}
+
+    def __repr__(self) -> str:
+        return repr(self._transport)
+
+    @property
+    def address(self) -> str:
+        """What identifies the broker within this process, once it is open."""
+        return self._transport.address
+
+    async def open(self) -> None:
+        """Find the broker and see that it is ready."""
+        await self._transport.open()
+
+    async def run(
+        self,
+        operation: Operation[R],
+        timeout: float | None = None,  # noqa: ASYNC109 - for the connection, and not for the whole
+        *,
+        retry: bool = True,
+    ) -> R:
+        """Run an operation, together with others of its type where there are some."""
+        find = self._kinds.get(type(operation))
+        # One whose time is limited cannot wait with others.
+        if find is None or timeout is not None or (lane := find(operation)) is None:
+            return await self._transport.run(operation, timeout, retry=retry)
+        reply: R = await lane.submit(operation)
+        return reply
+
+    def transaction(self, connection: Any = None) -> AbstractAsyncContextManager[AsyncTransactionScope]:
+        """Begin a transaction; nothing in it is joined with others."""
+        return self._transport.transaction(connection)
+
+    def listen(self, listener: HintListener) -> Hints:
+        """Exchange hints with other processes."""
+        return self._transport.listen(listener)
+
+    async def close(self) -> None:
+        """Take no more operations, let those in flight end, and close all connections."""
+        for lane in self._lanes.values():
+            await lane.close()
+        await self._transport.close()
+
+    def _push_lane(self, operation: Push) -> Lane[Any, Any] | None:
+        if not self.pushes or not all(batch.plain for batch in operation.batches):
+            return None
+        return self._lanes.get(Push) or self._open_lane(Push, "push", PushJoiner(self._transport))
+
+    def _pop_lane(self, operation: Pop) -> Lane[Any, Any] | None:
+        if not self.pops:
+            return None
+        return self._lanes.get(Pop) or self._open_lane(Pop, "pop", PopJoiner(self._transport, self.several_pops))
+
+    def _ack_lane(self, operation: Ack) -> Lane[Any, Any] | None:
+        if not self.pops:
+            return None
+        return self._lanes.get(Ack) or self._open_lane(Ack, "ack", AckJoiner(self._transport))
+
+    def _renew_lane(self, operation: Renew) -> Lane[Any, Any] | None:
+        if not self.pops:
+            return None
+        key = Renew, operation.lease
+        if (lane := self._lanes.get(key)) is not None:
+            return lane
+        if len(self._lanes) >= _MOST_LANES:
+            return None
+        return self._open_lane(key, "renew", RenewJoiner(self._transport))
+
+    def _sweep_lane(self, operation: Sweep) -> Lane[Any, Any] | None:
+        if (lane := self._lanes.get(Sweep)) is None:
+            lane = self._lanes[Sweep] = Lane("sweep", SweepJoiner(self._transport), None, 1)
+        return lane
+
+    def _open_lane(self, key: Hashable, name: str, joiner: Joiner[Any, Any]) -> Lane[Any, Any]:
+        lane = self._lanes[key] = Lane(name, joiner, self._counters, self._most_in_flight)
+        return lane

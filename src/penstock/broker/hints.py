@@ -1,0 +1,38 @@
+"""Hints between processes: that something was pushed, so that those who wait elsewhere look sooner.
+
+A hint may be lost, so nothing depends on it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+
+class HintListener(Protocol):
+    """Who wants to hear that other processes have pushed."""
+
+    def heard(self, queues: Sequence[str]) -> None:
+        """Take note that somebody pushed to these queues; called from any thread."""
+
+    def sent(self) -> None:
+        """Take note that a hint was sent to others; called from any thread."""
+
+
+class Hints(Protocol):
+    """The hints of one listener."""
+
+    def announce(self, queues: Iterable[str]) -> None:
+        """Say that something was pushed to these queues, in a moment."""
+
+    def close(self) -> None:
+        """Listen no more."""
+
+
+class HintSource(Protocol):
+    """The part of a transport that hints need; both kinds of transport have it."""
+
+    @property
+    def address(self) -> str:
+        """What identifies the broker within this process."""
+
+    def listen(self, listener: HintListener) -> Hints:
+        """Exchange hints with other processes, until they are closed."""

@@ -1,0 +1,186 @@
+"""The statements that take messages and settle them.
+
+Where a call may have to wait for locks it can give up soon, see `pushing`.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from penstock.broker.claims import Claim, ClaimRange, Lease
+from penstock.broker.infos import SweepResult
+from penstock.broker.operations.claiming import Ack, HasPending, Nack, Pop, PopMany, Release, Renew, Sweep
+from penstock.broker.packing import unpack
+from penstock.postgres.statements.call import (
+    Call,
+    Row,
+    milliseconds,
+    scalar,
+    select_slices,
+    slice_of,
+    statement,
+)
+
+# By id, in groups of either mode: the functions look at the group's mode themselves.
+_ACK = "SELECT penstock.ack_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[])"
+_ACK_LIMITED = (
+    "SELECT penstock.ack_claims(CASE WHEN lock_timeout <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
+    "%s::bigint[], %s::bigint[]) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
+)
+_RENEW = "SELECT penstock.renew_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::float8)"
+_RENEW_LIMITED = (
+    "SELECT penstock.renew_claims(CASE WHEN lock_timeout <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
+    "%s::float8) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
+)
+
+
+@statement(Pop)
+def pop(wanted: Pop) -> Call[list[Claim]]:
+    queue = wanted.queue
+    return Call(
+        _select_claims(
+            "pop_claims(%s::text, %s::text, %s::text, %s::integer, %s::bigint, %s::integer, %s::float8, %s::text, "
+            "%s::boolean, %s::bigint[])"
+        ),
+        (
+            queue,
+            wanted.group,
+            wanted.partition,
+            wanted.max_messages,
+            wanted.max_bytes,
+            wanted.max_partitions,
+            wanted.lease,
+            wanted.consumer,
+            wanted.auto_ack,
+            None if wanted.ready_from is None else list(wanted.ready_from),
+        ),
+        lambda rows: _claims_of(queue, rows),
+        hot=True,
+    )
+
+
+@statement(PopMany)
+def pop_many(wanted: PopMany) -> Call[list[list[Claim] | None]]:
+    pops = wanted.pops
+
+    def parse(rows: Sequence[Row]) -> list[list[Claim] | None]:
+        found: list[list[Row]] = [[] for _ in pops]
+        again: set[int] = set()
+        for row in rows:
+            if row[2] is None:
+                again.add(row[0] - 1)
+            else:
+                found[row[0] - 1].append(row[1:])
+        return [None if index in again else _claims_of(pop.queue, found[index]) for index, pop in enumerate(pops)]
+
+    return Call(
+        _select_claims(
+            "pop_claims_batch(%s::text[], %s::text[], %s::text[], %s::integer[], %s::bigint[], %s::integer[], "
+            "%s::float8[], %s::text[], %s::boolean[], %s::text[])",
+            "request,",
+        ),
+        (
+            [pop.queue for pop in pops],
+            [pop.group for pop in pops],
+            [pop.partition for pop in pops],
+            [pop.max_messages for pop in pops],
+            [pop.max_bytes for pop in pops],
+            [pop.max_partitions for pop in pops],
+            # A list has one type for the driver.
+            [None if pop.lease is None else float(pop.lease) for pop in pops],
+            [pop.consumer for pop in pops],
+            [pop.auto_ack for pop in pops],
+            [None if pop.ready_from is None else f"{{{','.join(map(str, pop.ready_from))}}}" for pop in pops],
+        ),
+        parse,
+    )
+
+
+@statement(HasPending)
+def has_pending(wanted: HasPending) -> Call[bool]:
+    return Call(
+        "SELECT penstock.has_pending_messages(%s::text, %s::text, %s::text, %s::bigint[])",
+        (
+            wanted.queue,
+            wanted.partition,
+            wanted.group,
+            None if wanted.ready_from is None else list(wanted.ready_from),
+        ),
+        lambda rows: bool(rows[0][0]),
+    )
+
+
+@statement(Ack)
+def ack(wanted: Ack) -> Call[list[bool]]:
+    ranges = wanted.ranges
+    columns = (*_leases(ranges), [each.start for each in ranges], [each.stop for each in ranges])
+    if wanted.lock_timeout is None:
+        return Call(_ACK, columns, scalar, hot=True)
+    return Call(_ACK_LIMITED, (*columns, milliseconds(wanted.lock_timeout)), scalar)
+
+
+@statement(Renew)
+def renew(wanted: Renew) -> Call[list[datetime | None]]:
+    columns = (*_leases(wanted.leases), wanted.lease)
+    if wanted.lock_timeout is None:
+        return Call(_RENEW, columns, scalar)
+    return Call(_RENEW_LIMITED, (*columns, milliseconds(wanted.lock_timeout)), scalar)
+
+
+@statement(Nack)
+def nack(wanted: Nack) -> Call[str | None]:
+    return Call(
+        "SELECT penstock.nack_claim(%s::integer, %s::bigint, %s::uuid, %s::bigint, %s::text, %s::text, %s::float8, "
+        "%s::text)",
+        (*wanted.lease, wanted.failed_offset, wanted.error, wanted.reason, wanted.delay, wanted.traceback),
+        scalar,
+    )
+
+
+@statement(Release)
+def release(wanted: Release) -> Call[bool]:
+    return Call(
+        "SELECT penstock.release_claim(%s::integer, %s::bigint, %s::uuid)",
+        wanted.lease,
+        lambda rows: bool(rows[0][0]),
+    )
+
+
+@statement(Sweep)
+def sweep(wanted: Sweep) -> Call[SweepResult | None]:
+    return Call(
+        "SELECT s.*, extract(epoch FROM s.next_due - clock_timestamp())::float8 "
+        "FROM penstock.sweep(since => coalesce(%s::timestamptz, '-infinity')) s",
+        (wanted.since,),
+        lambda rows: SweepResult(*rows[0]) if rows else None,
+    )
+
+
+@cache
+def _select_claims(source: str, first: str = "") -> str:
+    """Return the statement for what `_claims_of` reads of a function that claims."""
+    return select_slices(
+        f"{first} group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to, "
+        "line_level, line_seq, shared, extract(epoch FROM lease_until - pg_catalog.clock_timestamp())::float8",
+        source,
+    )
+
+
+def _claims_of(queue: str, rows: Sequence[Row]) -> list[Claim]:
+    """Read the claims that a pop got, from one row per slice."""
+    claims: dict[tuple[int, int], Claim] = {}
+    for row in rows:
+        claim = claims.get((row[1], row[6]))
+        if claim is None:
+            claim = claims[row[1], row[6]] = Claim(*row[:12])
+        claim.messages += unpack(queue, claim.partition, claim.partition_id, slice_of(row[12:]), claim.attempt)
+    return list(claims.values())
+
+
+def _leases(claims: Sequence[Lease] | Sequence[ClaimRange]) -> tuple[list[int], list[int], list[Any]]:
+    return (
+        [claim.group_id for claim in claims],
+        [claim.partition_id for claim in claims],
+        [claim.lease_id for claim in claims],
+    )
