@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 SPARK_OPTIONS := .venv/spark.options
 TWO_PROCESSES := --numprocesses=2 --dist=loadscope --no-loadscope-reorder
 
-.PHONY: help install demo test check chaos generate lint bench bench-check clean
+.PHONY: help install demo test check coverage chaos generate lint bench bench-check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,13 @@ test: lint $(SPARK_OPTIONS) ## run all checks and all tests
 
 check: lint $(SPARK_OPTIONS) ## format, lint, types, import rules, and every example of the docs
 	$(BIN)/pytest $(TWO_PROCESSES) tests/docs
+
+COVERED := tests/unit tests/integration tests/conformance tests/acceptance
+coverage: $(SPARK_OPTIONS) ## run all tests but those of Spark, and print the share of lines and branches that they run
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(TWO_PROCESSES) $(COVERED)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 MINUTES ?= 1
 chaos: install ## kill clients, maintenance and the server for MINUTES=n, by the schedule of SEED=s, and check everything
@@ -66,4 +73,4 @@ bench-check: install ## measure, and fail where a promised ratio is missed
 	$(BIN)/penstock bench spark --check
 
 clean: ## remove what `make` made
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis

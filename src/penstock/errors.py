@@ -1,20 +1,20 @@
-"""The one hierarchy of errors.
+"""The error hierarchy.
 
-Whatever penstock raises is a `PenstockError`. Each child answers one question of the caller: is it my
-input, my set-up, or a moment to try again? The message always says what to do next.
+Every error of penstock is a `PenstockError`. Its class tells the caller whether the input is wrong, the set-up is
+wrong, or a retry may help. Its message says what was wrong and what to do.
 """
 
 
 class PenstockError(Exception):
-    """The parent of all that penstock raises."""
+    """The base class of all errors of penstock."""
 
 
 class InvalidInput(PenstockError, ValueError):
-    """The caller's input cannot be taken; nothing was changed."""
+    """The input is invalid; nothing was changed."""
 
 
 class InvalidFlows(InvalidInput):
-    """Flows cannot run as they are written; each line of the message is a problem, with the line of the file."""
+    """The flows of a file are invalid; each line of the message is one problem, with its line in the file."""
 
 
 class MessageTooLarge(InvalidInput):
@@ -22,11 +22,11 @@ class MessageTooLarge(InvalidInput):
 
 
 class AlreadyExists(InvalidInput):
-    """What was to be created is there already; nothing was changed."""
+    """The object to be created exists; nothing was changed."""
 
 
 class NotFound(PenstockError, LookupError):
-    """The queue, partition or message that was named does not exist."""
+    """The queue, partition, group or message does not exist."""
 
 
 class CheckpointError(PenstockError):
@@ -34,15 +34,15 @@ class CheckpointError(PenstockError):
 
 
 class DataLost(PenstockError):
-    """Messages that a query has still to read are gone, by retention or by deletion; nothing was changed."""
+    """Messages that a query has not read were dropped or deleted; nothing was changed."""
 
 
 class LeaseLost(PenstockError):
-    """A claim's lease has expired or is another consumer's; nothing was changed, and the messages come again."""
+    """The lease has expired, or another consumer holds the messages, which are delivered again; nothing was changed."""
 
 
 class Retryable(PenstockError):
-    """Nothing was changed and the same call may succeed: a lock timeout, a deadlock, a stale snapshot."""
+    """Nothing was changed, and a retry may succeed: a lock timeout, a deadlock, a stale snapshot."""
 
 
 class LockTimeout(Retryable):
@@ -50,7 +50,7 @@ class LockTimeout(Retryable):
 
 
 class Unavailable(PenstockError, ConnectionError):
-    """The database cannot be reached, or went away during the call."""
+    """The database cannot be reached, or the connection broke during the call."""
 
 
 class TimedOut(Unavailable, TimeoutError):
@@ -58,11 +58,11 @@ class TimedOut(Unavailable, TimeoutError):
 
 
 class HandlerTimeout(PenstockError, TimeoutError):
-    """A handler took longer than `process` allows; its message is retried, and finally becomes a dead letter."""
+    """A handler exceeded the timeout of `process`; its message is retried, and finally becomes a dead letter."""
 
 
 class SetupError(PenstockError):
-    """The installation, a setting, the schema or a permission is not what penstock needs."""
+    """The installation, a setting, the schema or a permission is wrong."""
 
 
 class ReadOnlyServer(SetupError):
@@ -70,7 +70,7 @@ class ReadOnlyServer(SetupError):
 
 
 class MissingExtra(SetupError, ImportError):
-    """A part of penstock was asked for whose packages are not installed."""
+    """A feature was used whose optional packages are not installed."""
 
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs more packages: pip install 'penstock[{extra}]'")

@@ -1,7 +1,7 @@
-"""The one settings object.
+"""The settings of a client or command.
 
-Every setting has a flag or an argument, a `PENSTOCK_*` environment variable and a default, in that order of
-precedence. `penstock config` prints what came of it, so a value always knows where it came from.
+Every setting has an argument or flag, a `PENSTOCK_*` environment variable and a default, in that order of precedence.
+Each value remembers its source, which `penstock config` prints.
 """
 
 import os
@@ -16,9 +16,9 @@ _DRIVER = re.compile(r"(postgres(?:ql)?)\+\w+(?=://)")
 
 
 def default_home() -> Path:
-    """Return where embedded services live when `PENSTOCK_HOME` is not set.
+    """Return the folder of embedded services when `PENSTOCK_HOME` is not set.
 
-    Root's own home is closed to the unprivileged user that PostgreSQL runs as, so root uses /var/lib.
+    For root it is in /var/lib: the unprivileged user that PostgreSQL runs as cannot enter root's home.
     """
     if os.name == "posix" and os.geteuid() == 0:
         return Path("/var/lib/penstock")
@@ -27,7 +27,7 @@ def default_home() -> Path:
 
 
 def without_driver(url: str) -> str:
-    """Return an address as libpq takes it: SQLAlchemy's have the name of a driver in the scheme."""
+    """Return an address without the driver name that SQLAlchemy has in the scheme and libpq refuses."""
     return _DRIVER.sub(r"\1", url.strip(), count=1) if _DRIVER.match(url.strip()) else url
 
 
@@ -60,7 +60,7 @@ def _switch(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Option:
-    """What a setting is called, what it means, and how its text is read."""
+    """The definition of a setting: its name, meaning, parser and default."""
 
     name: str
     help: str
@@ -76,26 +76,26 @@ class Option:
 OPTIONS = (
     Option(
         "url",
-        "postgresql://… of the database; unset means the embedded server",
+        "address of the database, postgresql://…; unset: the embedded server",
         without_driver,
         lambda: None,
     ),
     Option("home", "folder of the embedded services", lambda t: Path(t).expanduser(), default_home),
     Option(
         "embedded",
-        "auto: without a url, the embedded server is used; never: that is an error",
+        "auto: use the embedded server if no url is set; never: raise an error instead",
         _embedded,
         lambda: "auto",
     ),
-    Option("timeout", "seconds that one call may take", _seconds, lambda: 30.0),
+    Option("timeout", "limit for one call, in seconds", _seconds, lambda: 30.0),
     Option("connect_timeout", "seconds to wait for a connection", _seconds, lambda: 10.0),
-    Option("pool_size", "connections that one client may hold", _count, lambda: 8),
+    Option("pool_size", "maximum number of connections of a client", _count, lambda: 8),
     Option("push_batching", "on: concurrent pushes of an AsyncClient share a call", _switch, lambda: True),
     Option(
         "pop_batching", "on: concurrent pops, acks and renewals of an AsyncClient share a call", _switch, lambda: True
     ),
-    Option("pending_check", "on: idle consumers ask has_pending_messages before they pop", _switch, lambda: True),
-    Option("notify", "on: pushes hint to waiting consumers of other processes with NOTIFY", _switch, lambda: False),
+    Option("pending_check", "on: idle consumers call has_pending_messages before they pop", _switch, lambda: True),
+    Option("notify", "on: pushes notify waiting consumers of other processes with NOTIFY", _switch, lambda: False),
 )
 
 
@@ -126,12 +126,12 @@ class Settings:
     origins: tuple[Setting, ...]
 
     def is_default(self, name: str) -> bool:
-        """Say whether nobody has set a setting."""
+        """Return whether a setting has its default value because nobody set it."""
         return any(setting.option.name == name and setting.source == "default" for setting in self.origins)
 
 
 def resolve(arguments: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings that hold: arguments that are not None, then the environment, then defaults."""
+    """Return the effective settings: arguments that are not None, then the environment, then defaults."""
     given = arguments or {}
     environment = os.environ if environ is None else environ
     origins = tuple(_resolve(option, given, environment) for option in OPTIONS)
@@ -153,4 +153,4 @@ def _parse(option: Option, text: str, place: str) -> object:
     try:
         return option.parse(text)
     except ValueError as error:
-        raise SetupError(f"{place}={text!r} cannot be used: {error}. It is: {option.help}.") from None
+        raise SetupError(f"{place}={text!r} is invalid: {error} ({option.help})") from None

@@ -1,6 +1,8 @@
 """The command line as a user has it: a process with arguments, a pipe or a terminal, and an exit code."""
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import pty
@@ -8,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from acceptance.preloaded import Preloaded
+
 LONGEST = 240.0
+
+
+@functools.cache
+def preloaded() -> Preloaded:
+    """The process that forks for each command of this session."""
+    process = Preloaded()
+    atexit.register(process.close)
+    return process
 
 
 @dataclass(frozen=True)
@@ -54,19 +67,30 @@ class CommandLine:
 
     def __call__(self, *arguments: str, stdin: bytes = b"", code: int = 0, **environment: str) -> Result:
         """Run it to its end; its exit code must be `code`."""
-        run = subprocess.run(
-            self._program(arguments),
-            input=stdin,
-            capture_output=True,
-            env={**self.environment, **environment},
-            cwd=self.folder,
-            timeout=LONGEST,
-            check=False,
-        )
-        result = Result(run.returncode, run.stdout, run.stderr.decode())
+        result = self._run(arguments, stdin, {**self.environment, **environment})
         assert result.code == code, result
         assert "Traceback" not in result.stderr
         return result
+
+    def _run(self, arguments: tuple[str, ...], stdin: bytes, environment: dict[str, str]) -> Result:
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given.write(stdin)
+            given.seek(0)
+            code = preloaded().run(arguments, environment, str(self.folder), (given, out, err), LONGEST)
+            if code is None:
+                code = subprocess.run(
+                    self._program(arguments),
+                    stdin=given,
+                    stdout=out,
+                    stderr=err,
+                    env=environment,
+                    cwd=self.folder,
+                    timeout=LONGEST,
+                    check=False,
+                ).returncode
+            out.seek(0)
+            err.seek(0)
+            return Result(code, out.read(), err.read().decode())
 
     def shell(self, line: str) -> Result:
         """Run a line as it could be typed."""

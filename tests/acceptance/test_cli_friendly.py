@@ -114,7 +114,7 @@ def test_completion_is_silent_where_there_is_no_database(penstock: CommandLine) 
 
 
 def test_a_pop_of_a_queue_that_does_not_exist_asks_for_create(penstock: CommandLine, client: Client) -> None:
-    assert "--create makes it" in penstock("pop", "ordres", code=3).stderr
+    assert "--create creates it" in penstock("pop", "ordres", code=3).stderr
     assert client.queues() == []
     penstock("pop", "ordres", "--create")
     assert [queue.name for queue in client.queues()] == ["ordres"]
@@ -126,7 +126,7 @@ def test_a_database_can_be_told_to_make_nothing_on_first_use(penstock: CommandLi
     assert "makes none on first use" in penstock("push", "ordres", "x", code=3).stderr
     said = penstock("pop", "ordres", code=3).stderr
     assert "--create" not in said
-    assert "`penstock create ordres` makes it: this database makes none on first use" in said
+    assert "`penstock create ordres` creates it (create_on_first_use is off)" in said
     assert "makes none on first use" in penstock("pop", "ordres", "--create", code=3).stderr
     penstock("database", "--create-on-first-use", "on")
     penstock("push", "orders", "x")
@@ -137,7 +137,7 @@ def test_the_doctor_fails_with_a_flow_that_is_lost(penstock: CommandLine, client
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("SELECT penstock.register_flow('f', 'TRANSFORM', '{}', '{}', 's', 'c', '{}', '{}', '{}')")
         connection.execute(
-            "INSERT INTO penstock.flow_states (flow_name, supervisor, state, told_at)"
+            "INSERT INTO penstock.flow_states (flow_name, supervisor, state, heartbeat_at)"
             " VALUES ('f', 'gone', 'running', now() - interval '1 hour')"
         )
     checks = {check["check"]: check for check in penstock("doctor", "--json", code=5).objects}

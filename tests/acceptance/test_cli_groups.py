@@ -62,8 +62,8 @@ def test_a_group_is_created_configured_and_deleted(penstock: CommandLine, client
     ).objects
     assert (now["lease_time"], now["max_attempts"]) == (60, 5)
     assert ["lease_time", "30"] in penstock("group", "configure", "orders", "mailer", "--set", "lease_time=30").rows
-    assert "say what to change" in penstock("group", "configure", "orders", "mailer", code=2).stderr
-    assert "say --yes" in penstock("group", "delete", "orders", "mailer", code=2).stderr
+    assert "nothing to change" in penstock("group", "configure", "orders", "mailer", code=2).stderr
+    assert "give --yes" in penstock("group", "delete", "orders", "mailer", code=2).stderr
     assert penstock("group", "delete", "orders", "mailer", "--yes").text == "deleted group mailer of queue orders\n"
     assert client.groups() == []
     assert penstock("group", "delete", "orders", "mailer", "--yes", code=3).stderr.count("\n") == 1
@@ -72,7 +72,7 @@ def test_a_group_is_created_configured_and_deleted(penstock: CommandLine, client
 def test_what_is_no_setting_of_a_group_is_refused(penstock: CommandLine, client: Client) -> None:
     assert "not a setting" in penstock("group", "create", "q", "g", "--set", "mode=shared", code=2).stderr
     assert "spread" in penstock("group", "create", "q", "g", "--set", "spread=2", code=2).stderr
-    assert "is no time" in penstock("group", "create", "q", "g", "--subscription", "soon", code=2).stderr
+    assert "is not a time" in penstock("group", "create", "q", "g", "--subscription", "soon", code=2).stderr
     assert client.groups() == []
 
 
@@ -91,7 +91,7 @@ def test_a_seek_is_previewed_and_then_done(penstock: CommandLine, client: Client
     [would] = penstock(*seek, "earliest", "--preview", "--json").objects
     assert would == {"visited": 1, "moved": 1, "redelivered": 3, "skipped": 0, "revoked": 0}
     assert client.lag("orders", "billing") == 0
-    assert "say --yes" in penstock(*seek, "earliest", code=2).stderr
+    assert "give --yes" in penstock(*seek, "earliest", code=2).stderr
     assert penstock(*seek, "earliest", "--yes").rows == [["1", "1", "3", "0", "0"]]
     assert client.lag("orders", "billing") == 3
     penstock(*seek, "2", "--partition", "p", "--yes")
@@ -158,7 +158,7 @@ def test_claims_are_listed_and_released(penstock: CommandLine, client: Client) -
     lease = UUID(row[9])
     [claim] = penstock("claims", "--json").objects
     assert (claim["lease_id"], claim["stop"]) == (str(lease), 2)
-    assert "say --yes" in penstock("claims", "--release", str(lease), code=2).stderr
+    assert "give --yes" in penstock("claims", "--release", str(lease), code=2).stderr
     assert penstock("claims", "--release", str(lease), "--yes").text == "released 2 messages of partition p\n"
     assert penstock("claims").text == ""
     batch = client.pop("orders", "billing")
@@ -237,8 +237,8 @@ def test_dead_letters_are_redriven(penstock: CommandLine, failed: Client) -> Non
 
 
 def test_dead_letters_are_discarded_after_a_question(penstock: CommandLine, failed: Client) -> None:
-    assert "say --yes" in penstock("discard", "orders", "--group", "mailer", code=2).stderr
-    question = "Throw away the dead letters of group mailer of queue orders?"
+    assert "give --yes" in penstock("discard", "orders", "--group", "mailer", code=2).stderr
+    question = "Discard the dead letters of group mailer of queue orders?"
     assert question in penstock.on_terminal("discard", "orders", "--group", "mailer", typed=b"n\n", code=1)
     assert len(failed.dead_letters("orders")) == 3
     assert question in penstock.on_terminal("discard", "orders", "--group", "mailer", typed=b"y\n")

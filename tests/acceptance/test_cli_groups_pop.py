@@ -93,7 +93,7 @@ def test_mode_and_subscription_hold_for_a_new_group(penstock: CommandLine, clien
     moment = client.push("orders", b"new", partition="p").timestamp
     assert penstock("pop", "orders", "--group", "g").lines == ["new"]
     assert penstock("pop", "orders", "--group", "h", "--subscription", moment.isoformat()).lines == ["new"]
-    assert "is no time" in penstock("pop", "orders", "--subscription", "soon", code=2).stderr
+    assert "is not a time" in penstock("pop", "orders", "--subscription", "soon", code=2).stderr
 
 
 def test_pop_waits_for_messages(penstock: CommandLine, client: Client) -> None:
@@ -165,7 +165,7 @@ def test_a_command_that_fails_is_retried_and_then_dead(penstock: CommandLine, cl
     assert result.lines == ["good", "bad", "bad", "better"]
     assert result.stderr.splitlines() == [
         "penstock: message 1 of p: exit 7; it will be retried",
-        "penstock: message 1 of p: exit 7; it is a dead letter now",
+        "penstock: message 1 of p: exit 7; it is now a dead letter",
     ]
     [letter] = client.dead_letters("orders")
     assert (letter.value, letter.reason, letter.last_error, letter.attempts) == (b"bad", "exit 7", "exit 7", 2)
@@ -224,9 +224,9 @@ def test_workers_share_the_work(penstock: CommandLine, client: Client) -> None:
         (("--exec", "cat", "--no-ack"), "--exec acknowledges by exit code"),
         (("--exec", "cat", "--auto-ack"), "--exec acknowledges by exit code"),
         (("--exec", "cat", "--json"), "--exec prints what the command prints"),
-        (("--follow", "--no-ack"), "pile up leases"),
-        (("--follow", "--wait", "1"), "--follow waits anyway"),
-        (("--idle-timeout", "1"), "goes with --follow"),
+        (("--follow", "--no-ack"), "leases would pile up"),
+        (("--follow", "--wait", "1"), "--follow cannot be combined with --wait"),
+        (("--idle-timeout", "1"), "needs --follow"),
         (("--lease", "0"), "--lease"),
         (("--max-messages", "0"), "--max-messages"),
         (("--mode", "other"), "--mode"),

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 from acceptance.commandline import CommandLine
@@ -35,6 +36,19 @@ def test_the_help_says_what_exit_codes_mean(command: Callable[..., CommandLine])
     assert "130  interrupted by Ctrl-C" in text
     for name in root.commands:
         assert re.search(rf"^  {name} +\S", text, re.MULTILINE)
+
+
+def test_every_line_of_help_is_a_short_sentence_that_says_what_to_do() -> None:
+    lines = [command.get_short_help_str(80) for command in root.commands.values()]
+    lines += [
+        str(option.help)
+        for command in root.commands.values()
+        for option in command.params
+        if isinstance(option, click.Option)
+    ]
+    assert [line for line in lines if not re.fullmatch(r"[A-Z].*\.", line) or line.endswith("...")] == []
+    noun_first = re.compile(r"(A|An|The|What|Where|How|Who|Whether|Only|At most)\b")
+    assert [line for line in lines if noun_first.match(line)] == []
 
 
 def test_without_a_command_the_help_is_shown_and_the_code_is_2(command: Callable[..., CommandLine]) -> None:

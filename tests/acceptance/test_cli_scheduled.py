@@ -37,7 +37,7 @@ def test_what_is_scheduled_is_cancelled_or_it_is_too_late(penstock: CommandLine,
         {"scheduled_id": int(one), "cancelled": False},
         {"scheduled_id": int(other), "cancelled": True},
     ]
-    assert f"too late for {one}" in result.stderr
+    assert f"not found: {one}" in result.stderr
     assert penstock("scheduled", "orders").text == ""
     assert "--yes" in penstock("scheduled", "--cancel", one, code=2).stderr
 
@@ -65,15 +65,15 @@ def test_a_message_with_a_dedupe_id_is_stored_once(penstock: CommandLine, client
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["push", "orders", "a", "b", "--dedupe-id", "1"], "for one message"),
-        (["push", "orders", "-", "--dedupe-id", "1"], "for one message"),
+        (["push", "orders", "a", "b", "--dedupe-id", "1"], "needs exactly one message"),
+        (["push", "orders", "-", "--dedupe-id", "1"], "needs exactly one message"),
         (["push", "orders", "a", "--dedupe-id", "1"], "dedupe_window is 0"),
-        (["push", "orders", "a", "--delay", "1", "--at", "2090-01-01"], "give one"),
-        (["push", "orders", "a", "--delay", "soon"], "no length of time"),
+        (["push", "orders", "a", "--delay", "1", "--at", "2090-01-01"], "give --delay or --at, not both"),
+        (["push", "orders", "a", "--delay", "soon"], "is not a duration"),
         (["push", "orders", "a", "--delay", "-1"], "from 0 to"),
-        (["push", "orders", "a", "--at", "10m"], "use --delay"),
-        (["scheduled", "--partition", "p"], "name it"),
-        (["scheduled", "orders", "--cancel", "1", "--yes"], "name neither"),
+        (["push", "orders", "a", "--at", "10m"], "or --delay for a time from now"),
+        (["scheduled", "--partition", "p"], "--partition requires a queue"),
+        (["scheduled", "orders", "--cancel", "1", "--yes"], "--cancel takes ids only"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(penstock: CommandLine, arguments: list[str], says: str) -> None:

@@ -16,7 +16,7 @@ from penstock import Client, sql
 def test_an_empty_database_is_migrated(command: Callable[..., CommandLine], empty_dsn: str) -> None:
     penstock = command(PENSTOCK_URL=empty_dsn)
     assert "run `penstock migrate`" in penstock("migrate", "--check", code=5).stderr
-    assert penstock("doctor", "--json").objects[4]["found"] == "none yet"
+    assert penstock("doctor", "--json").objects[4]["found"] == "not installed"
     [done] = penstock("migrate", "--json").objects
     assert done == {"before": None, "after": sql.version(), "partitions": 0, "partitions_with_messages": 0}
 
@@ -112,4 +112,4 @@ def test_maintenance_goes_on_until_a_signal(penstock: CommandLine, client: Clien
 def test_a_second_maintainer_says_that_another_is_at_it(penstock: CommandLine, dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         connection.execute("SELECT pg_advisory_xact_lock(penstock.queue_lock_class(), 0)")
-        assert penstock("maintain", "--once").stderr == "another process is at it\n"
+        assert penstock("maintain", "--once").stderr == "another process is running maintenance\n"

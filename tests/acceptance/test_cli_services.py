@@ -58,7 +58,7 @@ def test_up_is_for_the_embedded_server(command: Callable[..., CommandLine]) -> N
 def test_the_doctor_starts_nothing_unless_asked(embedded_penstock: CommandLine, home: Path) -> None:
     checks = {check["check"]: check for check in embedded_penstock("doctor", "--json").objects}
     assert checks["embedded server"]["outcome"] == "info"
-    assert "not looked at" in checks["database"]["found"]
+    assert "not checked" in checks["database"]["found"]
     assert not embedded.status(home).running
     checks = {check["check"]: check for check in embedded_penstock("doctor", "--start", "--json").objects}
     assert checks["privileges"]["outcome"] == "ok"

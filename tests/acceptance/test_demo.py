@@ -60,7 +60,7 @@ def test_the_demo_shows_the_main_job_and_cleans_up(penstock: CommandLine, client
         "lag of the Spark query: 0 ✓",
     ):
         assert line in table
-    assert result.lines[-1].startswith("Everything was as it must be")
+    assert result.lines[-1].startswith("All counts are correct")
     assert (client.queues(), client.groups()) == ([], [])
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall() == []

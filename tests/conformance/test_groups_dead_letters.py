@@ -131,6 +131,16 @@ def test_a_message_that_dies_twice_keeps_its_first_origin(api: Any, mode: str) -
     assert not message.headers["penstock-partition"].startswith("~")
 
 
+def test_a_message_cannot_say_itself_where_it_comes_from(api: Any, mode: str) -> None:
+    forged = {"penstock-origin": "elsewhere", "penstock-partition": "other", "penstock-rows": "1"}
+    origin = api.push("q", Message("x", headers={"h": "1", **forged}), partition="p").ids[0]
+    for _ in range(2):
+        bury(api, "q", "g")
+        assert api.redrive("q") == 1
+    (message,) = api.pop("q", "g").messages
+    assert message.headers == {"h": "1", "penstock-origin": str(origin), "penstock-partition": "p"}
+
+
 def test_redriving_by_id_and_by_reason_leaves_the_others(api: Any, mode: str) -> None:
     api.push("q", list(range(4)))
     for reason in ("a", "b", "a", "b"):

@@ -83,6 +83,7 @@ def pages() -> list[Page]:
         for path in (
             ROOT / "README.md",
             ROOT / "CHANGELOG.md",
+            ROOT / "CONTRIBUTING.md",
             ROOT / "SECURITY.md",
             *sorted((ROOT / "docs").rglob("*.md")),
         )

@@ -1,7 +1,11 @@
 """The sink: what the client takes comes back as it was, and what it refuses the sink refuses, without a trace."""
 
+import threading
+from collections.abc import Callable
+
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession, functions
 
 from evil.corpus import BYTES, JSON_TEXTS, MIB, TEXTS
 from penstock import Client, PenstockError
@@ -68,3 +72,38 @@ def test_what_cannot_be_shown_as_text_is_refused(lab: Lab, column: str) -> None:
     assert lab.values() == []
     assert [queue.name for queue in lab.client.queues()] == ["out"]
     assert [check for check in lab.client.verify() if check.violations] == []
+
+
+def error_of(spark: SparkSession, action: Callable[[], object]) -> str:
+    """Return what an action fails with; one that hangs is interrupted."""
+    errors: list[str] = []
+
+    def run() -> None:
+        spark.addTag("an action")
+        try:
+            action()
+        except PySparkException as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(60)
+    if thread.is_alive():
+        spark.interruptTag("an action")
+        pytest.fail("Spark waits for the text of the exception")
+    return errors[0]
+
+
+def test_a_function_whose_error_utf_8_cannot_encode_fails_its_job(spark: SparkSession) -> None:
+    @functions.udf("string")
+    def failing(number):  # type: ignore[no-untyped-def]
+        raise ValueError("half a pair: \ud800")
+
+    error = error_of(spark, lambda: spark.range(1).select(failing("id")).collect())
+    assert "ValueError: half a pair: \\ud800" in error
+
+
+def test_an_option_that_utf_8_cannot_encode_is_refused(lab: Lab) -> None:
+    lab.client.push("in", b"x", partition="p")
+    error = error_of(lab.spark, lambda: lab.read(assign=r'{"in": ["\ud800"]}').collect())
+    assert "\\ud800" in error

@@ -42,15 +42,15 @@ def test_an_argument_of_none_and_an_empty_variable_count_as_not_given() -> None:
 @pytest.mark.parametrize("name", ["timeout", "connect_timeout"])
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "1e999"])
 def test_seconds_must_be_a_number_above_zero(name: str, text: str) -> None:
-    with pytest.raises(SetupError, match=f"argument {name}='{text}' cannot be used"):
+    with pytest.raises(SetupError, match=f"argument {name}='{text}' is invalid"):
         resolve({name: text}, {})
-    with pytest.raises(SetupError, match=f"PENSTOCK_{name.upper()}='{text}' cannot be used"):
+    with pytest.raises(SetupError, match=f"PENSTOCK_{name.upper()}='{text}' is invalid"):
         resolve({}, {f"PENSTOCK_{name.upper()}": text})
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "1.5", "many"])
 def test_a_pool_has_a_whole_number_of_connections(text: str) -> None:
-    with pytest.raises(SetupError, match="connections that one client may hold"):
+    with pytest.raises(SetupError, match="maximum number of connections of a client"):
         resolve({"pool_size": text}, {})
 
 

@@ -2,10 +2,11 @@
 
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
-from penstock import PenstockError
+from penstock import InvalidInput, PenstockError
 from penstock.spark.options import write_options
 from penstock.spark.signing import new_sign, signed_error, signs_errors
 from penstock.spark.writing import BatchWriter, StreamWriter
@@ -34,11 +35,11 @@ def story(function: Callable[[], object]) -> str:
 
 def test_what_the_sink_raises_is_signed() -> None:
     text = story(lambda: StreamWriter(OPTIONS).commit([], 7))
-    assert signed_error(text, SIGN) == "PenstockError: epoch 7 has no task that says which query it belongs to"
+    assert str(signed_error(text, SIGN)) == "PenstockError: epoch 7 has no task that says which query it belongs to"
 
 
 def test_what_is_raised_while_rows_are_read_is_signed_in_one_line() -> None:
-    assert signed_error(story(lambda: list(Reader().read())), SIGN) == "PenstockError: no more"
+    assert str(signed_error(story(lambda: list(Reader().read())), SIGN)) == "PenstockError: no more"
 
 
 def test_only_a_signed_error_counts_and_only_with_the_sign_of_the_query() -> None:
@@ -49,6 +50,21 @@ def test_only_a_signed_error_counts_and_only_with_the_sign_of_the_query() -> Non
     assert signed_error(story(raising), SIGN) is None
     assert signed_error(own, new_sign()) is None
     assert signed_error(own, None) is None
+
+
+def test_an_error_that_utf_8_cannot_encode_keeps_its_name_and_is_escaped() -> None:
+    @signs_errors
+    class Failing(Reader):
+        def commit(self, error: Exception) -> None:
+            raise error
+
+    for error in (InvalidInput("half a pair: \ud800"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "half: \ud800")):
+        text = story(partial(Failing().commit, error))
+        assert text.encode()
+        assert "\\ud800" in text.splitlines()[-1 if isinstance(error, UnicodeDecodeError) else -2]
+        assert type(error).__name__ in text
+    found = signed_error(story(partial(Failing().commit, InvalidInput("\ud800"))), SIGN)
+    assert found == (InvalidInput, "\\ud800")
 
 
 def test_somebody_elses_error_is_not_signed() -> None:

@@ -22,11 +22,11 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--url", help="Database to measure on; unset means PENSTOCK_URL, then embedded.")
-@click.option("--quick", is_flag=True, help="A smoke run of some seconds: do not believe its figures.")
-@click.option("--rounds", type=click.IntRange(1), help="How often each contender has its turn.")
-@click.option("--writers", type=click.IntRange(1), help="How many processes write at once.")
-@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--url", help="Measure on this database; default: PENSTOCK_URL, then the embedded server.")
+@click.option("--quick", is_flag=True, help="Make a smoke run of some seconds; its figures mean nothing.")
+@click.option("--rounds", type=click.IntRange(1), help="Set the number of rounds per contender.")
+@click.option("--writers", type=click.IntRange(1), help="Set the number of concurrent writers.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--save",
@@ -34,7 +34,7 @@ def bench() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     is_flag=False,
     flag_value=Path("bench"),
-    help="Write log.json and log.md to a folder, ./bench unless you name another.",
+    help="Write log.json and log.md to a folder; default: ./bench.",
 )
 def log(
     url: str | None,
@@ -45,7 +45,7 @@ def log(
     as_json: bool,
     folder: Path | None,
 ) -> None:
-    """Compare the log with a row per message and with storing batches as they are.
+    """Compare the log with other ways to store messages.
 
     Takes some minutes. Needs a role that may create a schema; uses one called penstock_bench and queues whose names
     begin so, and removes both. Runs the maintenance of all queues once, as `penstock maintain` does.
@@ -69,9 +69,9 @@ def log(
 
 
 @bench.command()
-@click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
-@click.option("--quick", is_flag=True, help="A smoke run of some seconds: do not believe its figures.")
-@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--url", help="Measure on this server; default: PENSTOCK_URL, then the embedded server.")
+@click.option("--quick", is_flag=True, help="Make a smoke run of some seconds; its figures mean nothing.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--save",
@@ -79,10 +79,10 @@ def log(
     type=click.Path(file_okay=False, path_type=Path),
     is_flag=False,
     flag_value=Path("bench"),
-    help="Write groups.json and groups.md to a folder, ./bench unless you name another.",
+    help="Write groups.json and groups.md to a folder; default: ./bench.",
 )
 def groups(url: str | None, quick: bool, check: bool, as_json: bool, folder: Path | None) -> None:
-    """Measure consuming: at a million partitions, beside an open transaction, and when idle.
+    """Measure consuming: many partitions, open transactions, idle.
 
     Takes about a quarter of an hour. Works in a database of its own, which it creates and drops.
     """
@@ -105,9 +105,9 @@ def groups(url: str | None, quick: bool, check: bool, as_json: bool, folder: Pat
 
 
 @bench.command()
-@click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
-@click.option("--quick", is_flag=True, help="A smoke run of some seconds: do not believe its figures.")
-@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--url", help="Measure on this server; default: PENSTOCK_URL, then the embedded server.")
+@click.option("--quick", is_flag=True, help="Make a smoke run of some seconds; its figures mean nothing.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--save",
@@ -115,10 +115,10 @@ def groups(url: str | None, quick: bool, check: bool, as_json: bool, folder: Pat
     type=click.Path(file_okay=False, path_type=Path),
     is_flag=False,
     flag_value=Path("bench"),
-    help="Write batching.json and batching.md to a folder, ./bench unless you name another.",
+    help="Write batching.json and batching.md to a folder; default: ./bench.",
 )
 def batching(url: str | None, quick: bool, check: bool, as_json: bool, folder: Path | None) -> None:
-    """Measure calls that share a round trip beside calls that do not, and what waiting costs.
+    """Measure batching, and the cost of waiting callers.
 
     Takes about two minutes. Works in a database of its own, which it creates and drops.
     """
@@ -141,7 +141,7 @@ def batching(url: str | None, quick: bool, check: bool, as_json: bool, folder: P
 
 
 @bench.command()
-@click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
+@click.option("--url", help="Measure on this server; default: PENSTOCK_URL, then the embedded server.")
 @click.option(
     "--before",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
@@ -150,7 +150,7 @@ def batching(url: str | None, quick: bool, check: bool, as_json: bool, folder: P
 @click.option("--quick", is_flag=True, help="Measure two consumers and eight partitions only.")
 @click.option("--rounds", type=click.IntRange(1), help="Give each contender so many turns.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Let each turn last so long.")
-@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--save",
@@ -158,7 +158,7 @@ def batching(url: str | None, quick: bool, check: bool, as_json: bool, folder: P
     type=click.Path(file_okay=False, path_type=Path),
     is_flag=False,
     flag_value=Path("bench"),
-    help="Write consume.json and consume.md to a folder, ./bench unless you name another.",
+    help="Write consume.json and consume.md to a folder; default: ./bench.",
 )
 def consume(
     url: str | None,
@@ -196,9 +196,9 @@ def consume(
 
 
 @bench.command()
-@click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
-@click.option("--quick", is_flag=True, help="A smoke run of a minute: do not believe its figures.")
-@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--url", help="Measure on this server; default: PENSTOCK_URL, then the embedded server.")
+@click.option("--quick", is_flag=True, help="Make a smoke run of a minute; its figures mean nothing.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--save",
@@ -206,7 +206,7 @@ def consume(
     type=click.Path(file_okay=False, path_type=Path),
     is_flag=False,
     flag_value=Path("bench"),
-    help="Write latency.json and latency.md to a folder, ./bench unless you name another.",
+    help="Write latency.json and latency.md to a folder; default: ./bench.",
 )
 def latency(url: str | None, quick: bool, check: bool, as_json: bool, folder: Path | None) -> None:
     """Measure the time from a push to a handler in another process, beside a bare LISTEN and NOTIFY.
@@ -232,11 +232,13 @@ def latency(url: str | None, quick: bool, check: bool, as_json: bool, folder: Pa
 
 
 @bench.command()
-@click.option("--url", help="Server to measure on; unset means PENSTOCK_URL, then embedded.")
-@click.option("--quick", is_flag=True, help="A smoke run of a minute: do not believe its figures.")
-@click.option("--jdbc", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="PostgreSQL's JDBC driver.")
-@click.option("--no-jdbc", is_flag=True, help="Leave JDBC out, where its driver cannot be fetched.")
-@click.option("--check", is_flag=True, help="Exit with 1 where a promised ratio is missed.")
+@click.option("--url", help="Measure on this server; default: PENSTOCK_URL, then the embedded server.")
+@click.option("--quick", is_flag=True, help="Make a smoke run of a minute; its figures mean nothing.")
+@click.option(
+    "--jdbc", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Use this JDBC driver of PostgreSQL."
+)
+@click.option("--no-jdbc", is_flag=True, help="Leave JDBC out if its driver cannot be fetched.")
+@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--save",
@@ -244,7 +246,7 @@ def latency(url: str | None, quick: bool, check: bool, as_json: bool, folder: Pa
     type=click.Path(file_okay=False, path_type=Path),
     is_flag=False,
     flag_value=Path("bench"),
-    help="Write spark.json and spark.md to a folder, ./bench unless you name another.",
+    help="Write spark.json and spark.md to a folder; default: ./bench.",
 )
 def spark(
     url: str | None,
@@ -255,7 +257,7 @@ def spark(
     as_json: bool,
     folder: Path | None,
 ) -> None:
-    """Measure reading and writing with Spark beside JDBC and beside the limit of Spark's API.
+    """Compare reading and writing with Spark with JDBC.
 
     Takes some minutes, and the extra `spark`. Works in a database of its own, which it creates and drops. Without
     --jdbc, Spark fetches the driver from Maven Central.

@@ -32,7 +32,7 @@ class FlowInfo(msgspec.Struct, frozen=True):
     outputs: list[str]
     checkpoint: str
     supervisor: str | None
-    told_at: datetime | None
+    heartbeat_at: datetime | None
     late_rows: int
 
 

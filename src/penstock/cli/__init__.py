@@ -1,7 +1,8 @@
-"""The command line `penstock`: one file per noun, and nothing heavy is imported before it is needed.
+"""The command line `penstock`: reads arguments, calls the client or `penstock.operations`, and prints the result.
 
-To read further: `root` is the command and its exit codes, `options` what commands share, `output` how results are
-shown, `envelopes` a message as one line of JSON; the other files are commands.
+To read further: `root` lists the commands and their exit codes; `connection` and `options` are what commands share;
+`output` prints results. `completing`, `interrupts` and `shell` serve single commands. Every other file holds commands,
+and none of them imports another. Modules that take long to import are imported inside the commands.
 """
 
 from penstock.cli.root import main

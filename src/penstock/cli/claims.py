@@ -1,4 +1,4 @@
-"""Claims: who holds what and until when, taking one away, and what happened to a partition."""
+"""Claims: list and release them, and show the history of a partition."""
 
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -6,9 +6,8 @@ from uuid import UUID
 import click
 
 from penstock.cli import output
-from penstock.cli.groups import group_option
-from penstock.cli.options import Command, Given, confirm, json_option, yes_option
-from penstock.errors import NotFound, SetupError
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, confirm, group_option, json_option, yes_option
 
 if TYPE_CHECKING:
     from penstock.client.client import Client
@@ -30,20 +29,20 @@ _STEP = ("at", "state", "committed", "claimed_to", "attempt", "due_at", "consume
 )
 @click.argument("queue", required=False)
 @group_option
-@click.option("--release", "lease", type=click.UUID, metavar="LEASE_ID", help="Take this claim from its holder.")
+@click.option("--release", "lease", type=click.UUID, metavar="LEASE_ID", help="Release the claim with this lease id.")
 @yes_option
 @json_option
 @click.pass_obj
 def claims(given: Given, queue: str | None, group: str | None, lease: UUID | None, yes: bool, as_json: bool) -> None:
-    """List the claims that are held, or release one.
+    """List claims, or release one.
 
-    Prints queue, group, partition, the first offset and the one after the last, attempt, consumer, since when, until
-    when, and lease id, which only admins are told. With --release, for admins, the messages are delivered again at
-    once, and whoever held them cannot acknowledge them any more; asks first, and exits with 3 if there is no such
-    claim.
+    Prints queue, group, partition, first offset, end offset (exclusive), attempt, consumer, when it was acquired, when
+    it expires, and lease id, which only admins see. With --release, which needs the admin role, the messages are
+    delivered again at once, and their holder can no longer acknowledge them. Asks for confirmation; exits with 3 if
+    there is no such claim.
     """
     if lease is not None:
-        confirm(f"take claim {lease} from its holder", yes)
+        confirm(f"release claim {lease}", yes)
     with given.client() as client:
         if lease is None:
             _list(client, queue, group, as_json)
@@ -57,17 +56,23 @@ def claims(given: Given, queue: str | None, group: str | None, lease: UUID | Non
 )
 @click.argument("queue")
 @click.argument("partition")
-@click.option("--group", required=True, help="Group to look at.")
+@click.option("--group", required=True, help="Select the group.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="At most so many steps."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Limit the number of entries.",
 )
 @json_option
 @click.pass_obj
 def history(given: Given, queue: str, partition: str, group: str, limit: int, as_json: bool) -> None:
-    """Tell what happened to a partition in a group, newest first.
+    """Show the history of a partition in a group, newest first.
 
-    Prints when, the state it came to, the first offset that is not done, the one after the last that is claimed, the
-    attempt, when it ends by itself, the consumer, and the error. It reaches back about as far as a lease lasts.
+    Prints the time, the new state, the committed offset (all before it is done), the end of the claimed range
+    (exclusive), the attempt, when its timer fires, the consumer, and the error. The history covers about the length of
+    one lease.
     """
     import msgspec
 
@@ -76,16 +81,10 @@ def history(given: Given, queue: str, partition: str, group: str, limit: int, as
         output.show(steps, _STEP, as_json)
 
 
-def require_group(client: "Client", queue: str, group: str | None) -> None:
-    """Say so when what is not there was asked for: nothing found is no proof."""
-    if group is None:
-        client.groups(queue)
-    else:
-        client.lag(queue, group)
-
-
 def _list(client: "Client", queue: str | None, group: str | None, as_json: bool) -> None:
     import msgspec
+
+    from penstock.operations.groups import require_group
 
     held = client.claims(queue, group)
     if not held and queue is not None:
@@ -96,15 +95,9 @@ def _list(client: "Client", queue: str | None, group: str | None, as_json: bool)
 def _release(client: "Client", queue: str | None, group: str | None, lease: UUID, as_json: bool) -> None:
     import msgspec
 
-    held = client.claims(queue, group)
-    if held and held[0].lease_id is None:
-        raise SetupError(
-            "only an admin takes a claim from its holder, and is told lease ids: `penstock grant admin USER`"
-        )
-    found = [claim for claim in held if claim.lease_id == lease]
-    # What is left of a shared claim may be in several pieces, which go together.
-    if not found or not client.release_claim(found[0]):
-        raise NotFound(f"there is no claim {lease}; `penstock claims` lists those that are held")
+    from penstock.operations.groups import release_lease
+
+    found = release_lease(client, lease, queue, group)
     if as_json:
         output.show(map(msgspec.structs.asdict, found), _CLAIM, True)
     else:

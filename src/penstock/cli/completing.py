@@ -1,10 +1,9 @@
-"""Names that the shell completes: of queues, and of the groups of a queue.
+"""Shell completion of queue and group names.
 
-Asked for with every press of the key, so it is quick or silent: it starts no server, waits two seconds at most, and
-what goes wrong is nobody's business here.
+It runs each time the user presses Tab, so it starts no server, waits at most two seconds, and hides errors.
 
-Whoever may push can give a queue any name, and a shell may insert what it is offered without quotes: bash does, and
-runs `$(…)` in it with the rest of the line. So only names that mean themselves in every shell are offered.
+Anyone who may push can give a queue any name, and a shell may insert a completion without quotes: bash does, and then
+runs a `$(…)` in it. So only names without special characters are offered.
 """
 
 import re
@@ -14,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from penstock.cli.connection import Given
+
 if TYPE_CHECKING:
-    from penstock.cli.options import Given
     from penstock.client.client import Client
 
-_PATIENCE = 2.0
-# Letters and digits of any language. Not at the beginning: - (an option), % (a job) and : (bash splits words there).
-# Nowhere: what a shell expands or splits at, and the comma, where click's own scripts split.
+_TIMEOUT = 2.0
+# Letters and digits of any language. Not first: - (an option), % (a job) and : (bash splits words there). Nowhere:
+# characters that a shell expands or splits at, and the comma, at which click's own scripts split.
 _SAFE = re.compile(r"[\w./@+][\w./@+:%-]*")
 
 
@@ -28,15 +28,15 @@ class QueueName(click.types.StringParamType):
     """The name of a queue."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the queues that begin so."""
+        """Return the queues whose name begins with the text."""
         return _items(ctx, incomplete, lambda client: [info.name for info in client.queues()])
 
 
 class GroupName(click.types.StringParamType):
-    """The name of a group of the queue that is named before it, or of any."""
+    """The name of a group: of the queue given before it, or of any queue."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the groups that begin so."""
+        """Return the groups whose name begins with the text."""
         queue = ctx.params.get("queue")
         return _items(ctx, incomplete, lambda client: sorted({info.name for info in client.groups(queue)}))
 
@@ -45,8 +45,6 @@ TYPES: dict[str, QueueName | GroupName] = {"queue": QueueName(), "group": GroupN
 
 
 def _items(ctx: click.Context, incomplete: str, names: Any) -> list[CompletionItem]:
-    from penstock.cli.options import Given
-
     with suppress(Exception):
         client = _client(ctx.ensure_object(Given))
         if client is not None:
@@ -56,7 +54,7 @@ def _items(ctx: click.Context, incomplete: str, names: Any) -> list[CompletionIt
     return []
 
 
-def _client(given: "Given") -> "Client | None":
+def _client(given: Given) -> "Client | None":
     from penstock import embedded
     from penstock.client.client import Client
 
@@ -64,4 +62,4 @@ def _client(given: "Given") -> "Client | None":
     home = str(settings.home)
     if settings.url is None and not embedded.status(settings.home).running:
         return None
-    return Client(given.url, home=home, timeout=_PATIENCE, connect_timeout=_PATIENCE, pool_size=1)
+    return Client(given.url, home=home, timeout=_TIMEOUT, connect_timeout=_TIMEOUT, pool_size=1)

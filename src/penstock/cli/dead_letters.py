@@ -1,29 +1,27 @@
-"""Dead letters: look at them, deliver them again, throw them away."""
+"""Dead letters: list, redrive and discard them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from penstock.cli import output
-from penstock.cli.claims import require_group
-from penstock.cli.groups import group_option
-from penstock.cli.options import Command, Given, confirm, json_option, yes_option
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, confirm, group_option, json_option, yes_option
 from penstock.errors import NotFound
 
 if TYPE_CHECKING:
     from penstock.broker.infos import DeadLetter
     from penstock.client.client import Client
 
-_PAGE = 1000
 _LETTER = ("dead_letter_id", "group", "partition", "offset", "reason", "attempts", "died_at", "last_error")
 _REASON = ("group", "reason", "letters", "first_died_at", "last_died_at")
 
-reason_option = click.option("--reason", help="Only those that died of this.")
+reason_option = click.option("--reason", help="Select dead letters with this reason only.")
 ids_option = click.option(
-    "--id", "ids", type=int, multiple=True, metavar="N", help="Only this dead letter; may be repeated."
+    "--id", "ids", type=int, multiple=True, metavar="N", help="Select this dead letter only; may be repeated."
 )
-all_option = click.option("--all", "everything", is_flag=True, help="All dead letters of the queue.")
+all_option = click.option("--all", "everything", is_flag=True, help="Select all dead letters of the queue.")
 
 
 @click.command(
@@ -39,11 +37,16 @@ all_option = click.option("--all", "everything", is_flag=True, help="All dead le
 @click.argument("queue")
 @group_option
 @reason_option
-@click.option("--by-reason", is_flag=True, help="Count them by reason.")
+@click.option("--by-reason", is_flag=True, help="Count dead letters by reason.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="At most so many."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Limit the number of dead letters.",
 )
-@click.option("--id", "wanted", type=int, metavar="N", help="Show this one with all it has.")
+@click.option("--id", "wanted", type=int, metavar="N", help="Show all fields of this dead letter.")
 @json_option
 @click.pass_obj
 def dead_letters(
@@ -56,16 +59,18 @@ def dead_letters(
     wanted: int | None,
     as_json: bool,
 ) -> None:
-    """List the messages that exhausted their attempts, oldest first.
+    """List dead letters, oldest first.
 
-    Prints id, group, partition, offset, reason, attempts, when it died, and the last error. With --by-reason: group,
-    reason, how many, and when the first and the last died. With --id, a line for each thing that is known of one, with
-    the whole value. The JSON has the value as `read --json` has it.
+    Prints id, group, partition, offset, reason, attempts, when it became a dead letter, and the last error. With
+    --by-reason: group, reason, count, and the times of the first and the last. With --id: one line per field, with the
+    whole value. The JSON has the value as in `read --json`.
     """
     import msgspec
 
+    from penstock.operations import groups
+
     if by_reason and (wanted is not None or reason is not None):
-        raise click.UsageError("--by-reason counts all of them: it goes with neither --id nor --reason")
+        raise click.UsageError("--by-reason cannot be combined with --id or --reason")
     with given.client() as client:
         if wanted is not None:
             _inspect(client, queue, group, wanted, as_json)
@@ -74,9 +79,9 @@ def dead_letters(
         if by_reason:
             found = [msgspec.structs.asdict(count) for count in client.dead_reasons(queue, group)]
         else:
-            found = [_record(letter) for letter in _letters(client, queue, group, reason, limit)]
+            found = [_record(letter) for letter in groups.dead_letters(client, queue, group, reason, limit)]
         if not found:
-            require_group(client, queue, group)
+            groups.require_group(client, queue, group)
         output.show(found, _REASON if by_reason else _LETTER, as_json)
 
 
@@ -105,14 +110,14 @@ def redrive(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Deliver dead letters again, to the group that failed.
+    """Redrive dead letters: deliver them again to their group.
 
-    No other group sees them, and their attempts begin anew. Mend what made them fail first, or they come back.
+    No other group sees them, and attempts are counted from zero. Fix the cause first, or they will fail again.
     """
-    _say_which(group, reason, ids, everything)
+    _require_selection(group, reason, ids, everything)
     with given.client() as client:
         done = _each(client, client.redrive, queue, group, reason, ids)
-    _tell("redriven", done, as_json)
+    _report("redriven", done, as_json)
 
 
 @click.command(
@@ -137,18 +142,18 @@ def discard(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Throw dead letters away.
+    """Discard dead letters.
 
-    Asks first. Where nobody can be asked it needs --yes.
+    Asks for confirmation. Without a terminal it needs --yes.
     """
-    _say_which(group, reason, ids, everything)
-    confirm(f"throw away the {_described(queue, group, reason, ids)}", yes)
+    _require_selection(group, reason, ids, everything)
+    confirm(f"discard the {_described(queue, group, reason, ids)}", yes)
     with given.client() as client:
         done = _each(client, client.discard, queue, group, reason, ids)
-    _tell("discarded", done, as_json)
+    _report("discarded", done, as_json)
 
 
-class _Act(Protocol):
+class _Action(Protocol):
     def __call__(
         self,
         queue: str,
@@ -160,42 +165,37 @@ class _Act(Protocol):
     ) -> int: ...
 
 
-def _each(client: "Client", act: _Act, queue: str, group: str | None, reason: str | None, ids: tuple[int, ...]) -> int:
-    """Do something with dead letters, and show how far it is."""
+def _each(
+    client: "Client", act: _Action, queue: str, group: str | None, reason: str | None, ids: tuple[int, ...]
+) -> int:
+    """Redrive or discard dead letters with a progress bar."""
     counts = client.dead_reasons(queue, group)
     total = len(ids) or sum(count.letters for count in counts if reason in (None, count.reason))
     done = 0
     with output.progress("dead letters", total) as advance:
 
-        def tell(so_far: int) -> None:
+        def show(so_far: int) -> None:
             nonlocal done
             advance(so_far - done)
             done = so_far
 
-        done = act(queue, group, reason=reason, ids=list(ids) or None, progress=tell)
+        done = act(queue, group, reason=reason, ids=list(ids) or None, progress=show)
     if not done:
+        from penstock.operations.groups import require_group
+
         require_group(client, queue, group)
         if ids:
-            raise NotFound(f"there are no such dead letters; `penstock dead-letters {queue}` lists those there are")
+            raise NotFound(
+                f"queue {queue} has no dead letters with these ids; `penstock dead-letters {queue}` lists them"
+            )
     return done
-
-
-def _letters(client: "Client", queue: str, group: str | None, reason: str | None, limit: int) -> "Iterator[DeadLetter]":
-    after = 0
-    while limit:
-        page = client.dead_letters(queue, group, reason=reason, after=after, limit=min(limit, _PAGE))
-        if not page:
-            return
-        yield from page
-        limit -= len(page)
-        after = page[-1].dead_letter_id
 
 
 def _inspect(client: "Client", queue: str, group: str | None, wanted: int, as_json: bool) -> None:
     found = client.dead_letters(queue, group, after=wanted - 1, limit=1)
     if not found or found[0].dead_letter_id != wanted:
-        raise NotFound(f"queue {queue} has no dead letter {wanted}; `penstock dead-letters {queue}` lists those it has")
-    from penstock.cli import envelopes
+        raise NotFound(f"queue {queue} has no dead letter {wanted}; `penstock dead-letters {queue}` lists them")
+    from penstock.operations import envelopes
 
     record = _record(found[0])
     if not as_json:
@@ -208,31 +208,31 @@ def _inspect(client: "Client", queue: str, group: str | None, wanted: int, as_js
 def _record(letter: "DeadLetter") -> dict[str, Any]:
     import msgspec
 
-    from penstock.cli import envelopes
+    from penstock.operations import envelopes
 
     record = msgspec.structs.asdict(letter)
     del record["value"]
     return {**record, **envelopes.value_of(letter.value)}
 
 
-def _say_which(group: str | None, reason: str | None, ids: tuple[int, ...], everything: bool) -> None:
+def _require_selection(group: str | None, reason: str | None, ids: tuple[int, ...], everything: bool) -> None:
     chosen = group is not None or reason is not None or bool(ids)
     if not chosen and not everything:
-        raise click.UsageError("say which dead letters: --group, --reason, --id or --all")
+        raise click.UsageError("select dead letters with --group, --reason, --id or --all")
     if chosen and everything:
-        raise click.UsageError("--all means all of them: it goes with neither --group, --reason nor --id")
+        raise click.UsageError("--all cannot be combined with --group, --reason or --id")
 
 
 def _described(queue: str, group: str | None, reason: str | None, ids: tuple[int, ...]) -> str:
     which = f"dead letters of queue {queue}" if group is None else f"dead letters of group {group} of queue {queue}"
     if reason is not None:
-        which += f" that died of {reason}"
+        which += f" with the reason {reason}"
     if ids:
         which += f" with the ids {', '.join(map(str, ids))}"
     return which
 
 
-def _tell(outcome: str, done: int, as_json: bool) -> None:
+def _report(outcome: str, done: int, as_json: bool) -> None:
     if as_json:
         output.show_one({outcome: done}, True)
     else:

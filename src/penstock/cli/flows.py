@@ -1,4 +1,4 @@
-"""Flows: run those of a file, see how all of them fare, pause and resume them."""
+"""Flows: run the flows of a file, list all flows and their status, pause and resume them."""
 
 import importlib.util
 import signal
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, epilog, json_option
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, epilog, json_option, spark_conf, spark_options
 
 if TYPE_CHECKING:
+    from penstock.pipeline.flow import Flow
     from penstock.pipeline.running import Running
 
 _COLUMNS = (
@@ -32,13 +34,20 @@ _FAILED = 1
     ),
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--once", is_flag=True, help="Read what is there, then end; flows run in the order of their queues.")
-@click.option("--flow", "names", multiple=True, metavar="NAME", help="Only this flow; may be repeated.")
-@click.option("--master", metavar="MASTER", help="Spark's master, such as spark://host:7077; the default is local.")
-@click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:15002.")
-@click.option("--checkpoints", metavar="PATH", help="Where new checkpoints lie: a folder, or file:, s3a:, hdfs:.")
-@click.option("--reset", multiple=True, metavar="NAME", help="Begin with a new checkpoint where the flow stands.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Setting of Spark; may be repeated.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Process the messages that are there, then exit; flows run in the order of their queues.",
+)
+@click.option("--flow", "names", multiple=True, metavar="NAME", help="Run this flow only; may be repeated.")
+@click.option("--checkpoints", metavar="PATH", help="Store new checkpoints here: a folder, or file:, s3a:, hdfs:.")
+@click.option(
+    "--reset",
+    multiple=True,
+    metavar="NAME",
+    help="Start this flow with a new checkpoint at its current position; may be repeated.",
+)
+@spark_options
 @click.pass_context
 def run(
     context: click.Context,
@@ -53,60 +62,93 @@ def run(
 ) -> None:
     """Run the flows of a Python file.
 
-    Everything is checked before anything starts, and what is wrong is told with its line. Each flow is a query of its
-    own: one that fails is started again, with backoff, and disturbs no other. Ctrl-C stops all of them, also in the
-    middle of an epoch: what was not published is read again next time. Exits with 1 when a flow has failed for good.
+    Checks all flows before it starts any, and reports problems with their line. Each flow is a separate query: if one
+    fails it is restarted with backoff, and the others go on. Ctrl-C stops all flows, also in the middle of an epoch:
+    what was not published is read again next time. Exits with 1 if a flow has failed permanently.
     """
-    from penstock.errors import InvalidInput, MissingExtra
-    from penstock.pipeline.loading import load
+    from penstock.errors import MissingExtra
 
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtra("spark", "Running flows")
-    settings = context.ensure_object(Given).settings()
-    if master and remote:
-        raise click.UsageError("give --master or --remote, not both")
+    with _Signals() as signals:
+        settings = context.ensure_object(Given).settings()
+        options = spark_conf(master, remote, conf)
+        flows = _load(file, names)
+
+        from penstock.pipeline import sessions
+        from penstock.pipeline.supervisor import Supervisor
+
+        supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
+        supervisor.require_free()
+        signals.stop_with(supervisor.end)
+        with sessions.opened(settings, master, remote, options) as spark, _live() as show:
+            signals.begin()
+            ran_well = supervisor.run(spark, show)
+        if not ran_well:
+            context.exit(_FAILED)
+
+
+def _load(file: str, names: tuple[str, ...]) -> "list[Flow]":
+    """Load the flows of a file, or those that are named."""
+    from penstock.errors import InvalidInput
+    from penstock.pipeline.loading import load
+
     flows = load(file)
     unknown = set(names) - {flow.name for flow in flows}
     if unknown:
         raise InvalidInput(f"{file} has no flow {', '.join(sorted(unknown))}")
-    flows = [flow for flow in flows if not names or flow.name in names]
-
-    from penstock.pipeline import sessions
-    from penstock.pipeline.supervisor import Supervisor
-
-    said = dict(setting.partition("=")[::2] for setting in conf)
-    supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
-    supervisor.require_free()
-    # Signals last: Spark takes Ctrl-C for itself when it starts.
-    with sessions.opened(settings, master, remote, said) as spark, _live() as show, _ends_with_signals(supervisor.end):
-        ran_well = supervisor.run(spark, show)
-    if not ran_well:
-        context.exit(_FAILED)
+    return [flow for flow in flows if not names or flow.name in names]
 
 
-@contextmanager
-def _ends_with_signals(end: Callable[[], None]) -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM end the work in order, and the second one at once."""
-    seen = []
+class _Signals:
+    """Ctrl-C and SIGTERM: the first one stops the run in order, also while Spark starts; the second one at once.
 
-    def on_signal(number: int, frame: Any) -> None:
-        seen.append(number)
-        end()
-        if len(seen) > 1:
+    A start of Spark is not interrupted but stopped as soon as it is done: PySpark would leave its Java running.
+    """
+
+    def __init__(self) -> None:
+        self._stop: Callable[[], None] | None = None
+        self._count = 0
+        self._has_begun = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "_Signals":
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._install()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if kind is None or self._has_begun or self._count > 1:
+            return False
+        # A signal to all processes may have ended Spark while it started.
+        return kind is KeyboardInterrupt or (self._count == 1 and issubclass(kind, Exception))
+
+    def stop_with(self, stop: Callable[[], None]) -> None:
+        """Let the first signal call a function from now on; before, it interrupts what is done."""
+        self._stop = stop
+
+    def begin(self) -> None:
+        """Take Ctrl-C back from Spark, which has started."""
+        self._has_begun = True
+        self._install()
+
+    def _install(self) -> None:
+        for number in self._before:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self._count += 1
+        if self._stop is None or self._count > 1:
             raise KeyboardInterrupt
         output.remark("stopping…")
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        self._stop()
 
 
 @contextmanager
 def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
-    """Show on a terminal how the flows fare, while they run."""
+    """Show the status of running flows on a terminal."""
     if not output.is_terminal():
         yield None
         return
@@ -119,8 +161,8 @@ def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
         def show(running: "Sequence[Running]") -> None:
             table = Table("flow", "state", "epoch", "rows", "rows/s", "error")
             for one in running:
-                telling = one.telling()
-                cells = (one.name, telling.state, telling.epoch, one.rows, telling.rows_per_second, telling.error)
+                status = one.status()
+                cells = (one.name, status.state, status.epoch, one.rows, status.rows_per_second, status.error)
                 table.add_row(*("-" if cell is None else str(cell) for cell in cells))
             live.update(table, refresh=True)
 
@@ -134,12 +176,12 @@ def _live() -> "Iterator[Callable[[Sequence[Running]], None] | None]":
 @json_option
 @click.pass_context
 def flows(context: click.Context, as_json: bool) -> None:
-    """List the flows and how they fare; pause, resume or forget one.
+    """List flows and their status.
 
     Prints name, type, state (starting, running, backing off, failed, paused, stopped, finished, or lost when its
-    supervisor is not heard of), lag, how much of that is warm (admitted to an epoch that is not published) and cold,
-    rows per second, the last epoch and when it was seen, dead letters, rows that came too late for the watermark and
-    were dropped by Spark, and the last error.
+    supervisor sends no heartbeat), lag, the warm part of the lag (admitted to an epoch that is not published) and the
+    cold part, rows per second, the last epoch and its time, dead letters, late rows that Spark dropped, and the last
+    error.
     """
     if context.invoked_subcommand is not None:
         return
@@ -153,30 +195,33 @@ def flows(context: click.Context, as_json: bool) -> None:
 @click.argument("flow")
 @click.pass_obj
 def pause(given: Given, flow: str) -> None:
-    """Pause a flow, wherever it runs; it stays paused until it is resumed."""
+    """Pause a flow until it is resumed."""
     with given.client() as client:
         client.pause_flow(flow)
-    click.echo(f"flow {flow} pauses")
+    click.echo(f"paused flow {flow}")
 
 
 @flows.command(cls=Command, examples=("penstock flows resume clean-orders",))
 @click.argument("flow")
 @click.pass_obj
 def resume(given: Given, flow: str) -> None:
-    """Let a paused flow go on."""
+    """Resume a paused flow."""
     with given.client() as client:
         client.resume_flow(flow)
-    click.echo(f"flow {flow} goes on")
+    click.echo(f"resumed flow {flow}")
 
 
 @flows.command(cls=Command, examples=("penstock flows forget clean-orders",))
 @click.argument("flow")
 @click.pass_obj
 def forget(given: Given, flow: str) -> None:
-    """Remove a flow that no longer runs from the list; its queues, groups and dead letters stay."""
+    """Remove a flow that no longer runs from the list.
+
+    Its queues, groups and dead letters stay.
+    """
     with given.client() as client:
         client.forget_flow(flow)
-    click.echo(f"flow {flow} is forgotten")
+    click.echo(f"removed flow {flow} from the list")
 
 
 @flows.command(cls=Command, examples=("penstock flows actions", "penstock flows actions clean-orders --json"))
@@ -184,10 +229,10 @@ def forget(given: Given, flow: str) -> None:
 @json_option
 @click.pass_obj
 def actions(given: Given, flow: str | None, as_json: bool) -> None:
-    """List the registry: the actions of a flow, or of all.
+    """List the actions of a flow, or of all flows.
 
-    Prints flow, type, action, action class, the plugin (distribution:version) that brings the class, and how many
-    messages it has still to do: warm (admitted to an epoch that is not published) and cold.
+    Prints flow, type, action, action class, the plugin (distribution:version) that provides the class, and how many
+    messages are left: warm (admitted to an epoch that is not published) and cold.
     """
     import msgspec
 

@@ -1,46 +1,35 @@
-"""Groups: what waits and since when; make, change and delete them."""
+"""Groups: list them and their lag; create, configure and delete them."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli import output
-from penstock.cli.options import (
-    Command,
-    Given,
-    confirm,
-    epilog,
-    json_option,
-    named,
-    settings_from,
-    subscription,
-    yes_option,
-)
-from penstock.cli.queues import show_settings
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, confirm, epilog, json_option, named, settings_from, subscription, yes_option
 
 if TYPE_CHECKING:
     from penstock.broker.infos import GroupInfo
 
-# What `--set` must not name, because it is an option of its own.
+# Names that `--set` refuses, because they have their own option or argument.
 _OPTIONS = ("queue", "group", "mode", "subscription")
 _COLUMNS = (
     *("queue", "name", "mode", "lag", "depth", "ready", "claimed", "waiting"),
     *("oldest_since", "oldest_age", "dead_letters", "enrolling"),
 )
-# Those that fit into 80 columns.
+# Columns that fit into 80 characters.
 _SHORT = ("queue", "name", "mode", "lag", "ready", "claimed", "waiting", "age", "dead")
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _ABOVE = 1
 
-group_option = click.option("--group", help="Only this group.")
 set_option = click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
     callback=named,
-    help="Setting that overrides the queue's, such as max_attempts=10; may be repeated.",
+    help="Override a setting of the queue, such as max_attempts=10; may be repeated.",
 )
 
 
@@ -51,10 +40,10 @@ set_option = click.option(
 def groups(given: Given, queue: str | None, as_json: bool) -> None:
     """List the groups of a queue, or of all queues.
 
-    Prints queue, name, mode, lag (messages that are not acknowledged), depth (those that nobody holds), how many pieces
-    of work are ready, claimed and waiting (for a retry or a delay), since when the oldest has been as it is and how
-    many seconds that is, dead letters, and whether the group is still taking up partitions. On a terminal of less than
-    120 columns it leaves out depth and enrolling, and prints the age short.
+    Prints queue, name, mode, lag (messages not acknowledged), depth (messages neither acknowledged nor claimed), the
+    number of partitions or ranges that are ready, claimed and waiting (for a retry or a delay), the time and the age in
+    seconds of the oldest of them, dead letters, and whether the group is still enrolling partitions. On a terminal
+    narrower than 120 columns, depth and enrolling are left out and the age is shortened.
     """
     with given.client() as client:
         columns = _SHORT if output.is_narrow() and not as_json else _COLUMNS
@@ -63,14 +52,14 @@ def groups(given: Given, queue: str | None, as_json: bool) -> None:
 
 @click.command(cls=Command, examples=("penstock lag orders", "penstock lag orders --group billing --max 1000"))
 @click.argument("queue")
-@click.option("--group", default="default", show_default=True, help="Group to look at.")
-@click.option("--max", "most", type=click.IntRange(min=0), metavar="N", help="Exit with 1 when the lag is above this.")
+@click.option("--group", default="default", show_default=True, help="Select the group.")
+@click.option("--max", "most", type=click.IntRange(min=0), metavar="N", help="Exit with 1 if the lag is above this.")
 @json_option
 @click.pass_context
 def lag(context: click.Context, queue: str, group: str, most: int | None, as_json: bool) -> None:
-    """Print how many messages a group has still to acknowledge.
+    """Print the lag of a group: messages not acknowledged.
 
-    With --max this is an alert: it exits with 1 when there are more.
+    With --max it can serve as an alert: it exits with 1 if the lag is higher.
     """
     with context.ensure_object(Given).client() as client:
         behind = client.lag(queue, group)
@@ -110,7 +99,7 @@ def group() -> None:
     type=click.Choice(["ordered", "shared"]),
     default="ordered",
     show_default=True,
-    help="Ordered: one consumer per partition at a time. Shared: any number, and no order.",
+    help="Set the mode. ordered: one claim per partition at a time. shared: any number, in no order.",
 )
 @click.option(
     "--subscription",
@@ -119,15 +108,15 @@ def group() -> None:
     show_default=True,
     metavar="all|new|TIME",
     callback=subscription,
-    help="Where it begins: with all messages, with new ones, or at a time.",
+    help="Start with all messages, with new ones, or at a time.",
 )
 @set_option
 @click.pass_obj
 def create(given: Given, queue: str, group: str, mode: str, begins: str | datetime, settings: dict[str, str]) -> None:
-    """Create a group of QUEUE, and the queue if there is none.
+    """Create a group, and its queue if needed.
 
-    Exits with 2 if it exists. A pop creates one by itself. Where `penstock database` says that nothing is made on first
-    use, the queue must be there, and no pop creates a group.
+    Exits with 2 if the group exists. A pop also creates its group. If the database setting create_on_first_use is off,
+    the queue must exist, and no pop creates a group.
     """
     chosen = settings_from(settings, (), _OPTIONS)
     with given.client() as client:
@@ -146,7 +135,7 @@ def create(given: Given, queue: str, group: str, mode: str, begins: str | dateti
 @click.argument("group")
 @set_option
 @click.option(
-    "--reset", "resets", multiple=True, metavar="NAME", help="Setting to set back to the queue's; may be repeated."
+    "--reset", "resets", multiple=True, metavar="NAME", help="Reset a setting to the queue's; may be repeated."
 )
 @json_option
 @click.pass_obj
@@ -155,17 +144,17 @@ def configure(
 ) -> None:
     """Override settings of the queue for one group.
 
-    Prints all settings as they now hold for it.
+    Prints all effective settings of the group.
     """
     changes = settings_from(settings, resets, _OPTIONS)
     if not changes:
-        raise click.UsageError("say what to change: --set or --reset")
+        raise click.UsageError("nothing to change: give --set or --reset")
     with given.client() as client:
         now = client.configure_group(queue, group, **changes)
     if as_json:
         output.show_one(now, True)
     else:
-        show_settings(now)
+        output.show_settings(now)
 
 
 @group.command(cls=Command, examples=("penstock group delete orders billing --yes",))
@@ -176,7 +165,7 @@ def configure(
 def delete(given: Given, queue: str, group: str, yes: bool) -> None:
     """Delete a group with its positions and dead letters.
 
-    The messages stay, for other groups. Asks first. Where nobody can be asked it needs --yes.
+    The messages stay for other groups. Asks for confirmation. Without a terminal it needs --yes.
     """
     confirm(f"delete group {group} of queue {queue} with its positions and dead letters", yes)
     with given.client() as client:
@@ -187,14 +176,15 @@ def delete(given: Given, queue: str, group: str, yes: bool) -> None:
 def _record(info: "GroupInfo") -> dict[str, Any]:
     import msgspec
 
-    since = info.oldest_since
-    age = None if since is None else max(0, round((datetime.now(UTC) - since).total_seconds()))
+    from penstock.operations.groups import oldest_age
+
+    age = oldest_age(info)
     record = {**msgspec.structs.asdict(info), "oldest_age": age}
     return {**record, "age": _short(age), "dead": info.dead_letters} if output.is_narrow() else record
 
 
 def _short(age: int | None) -> str | None:
-    """Return a number of seconds in its largest unit."""
+    """Return a duration in its largest unit."""
     if age is None:
         return None
     size, unit = next((size, unit) for size, unit in _UNITS if age >= size or size == 1)

@@ -1,11 +1,12 @@
-"""Ctrl-C and SIGTERM for a command that holds claims: they wait while one is taken or settled.
+"""Ctrl-C and SIGTERM: how a command that runs until it is stopped ends, and one that holds claims.
 
-An interruption in the middle of a pop could leave a claim behind that nobody knows of, until its lease ends. So it only
-sets a flag then, and interrupts at once only where nothing can get lost: while messages are written out, and while a
-command works. The second Ctrl-C interrupts anyway.
+An interruption in the middle of a pop could leave a claim behind that nobody knows of until its lease expires. So
+while a claim is taken or settled, a signal only sets a flag. It interrupts at once only where nothing can get lost:
+while messages are written out, and while a shell command runs. A second Ctrl-C always interrupts.
 """
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,18 @@ from typing import Any, Self
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+@contextmanager
+def ends_on_signal() -> Iterator[None]:
+    """End the block on Ctrl-C or SIGTERM without an error: for commands that run until they are stopped."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+
+
 class Interrupts:
-    """Within its block signals are seen, and at its end they interrupt."""
+    """Holds back signals within its block and raises KeyboardInterrupt at its end."""
 
     def __init__(self) -> None:
         self.seen = threading.Event()
@@ -37,7 +48,7 @@ class Interrupts:
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
-        """Let the body be interrupted."""
+        """Let signals interrupt the body."""
         self._allowed = True
         try:
             if self.seen.is_set():

@@ -1,4 +1,4 @@
-"""Jobs that run once on Spark: archive a queue, and replay a range of one into another."""
+"""Batch jobs on Spark: archive a queue, and backfill one queue from another."""
 
 import logging
 import os
@@ -12,23 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, json_option, moment
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, json_option, moment, spark_conf, spark_options
 
 if TYPE_CHECKING:
     from penstock.settings import Settings
 
 _ARCHIVES = ("queue", "recorded_at", "partitions", "messages", "files", "bytes", "first_time", "last_time", "location")
-
-
-def _on_spark(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say which Spark it runs on."""
-    for option in (
-        click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Setting of Spark; may be repeated."),
-        click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:15002."),
-        click.option("--master", metavar="MASTER", help="Spark's master, such as spark://host:7077; default: local."),
-    ):
-        command = option(command)
-    return command
 
 
 @click.command(
@@ -40,11 +30,20 @@ def _on_spark(command: Callable[..., None]) -> Callable[..., None]:
     ),
 )
 @click.argument("queue")
-@click.option("--to", "location", required=True, metavar="DIR", help="Where: a folder, or file:, s3a:, hdfs:.")
-@click.option("--before", callback=moment, metavar="TIME", help="Only what is older: a time, or 10m, 2h, 3d ago.")
-@click.option("--partition", "partitions", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
-@click.option("--drop", is_flag=True, help="Drop what is archived from the log at once, whatever its age.")
-@_on_spark
+@click.option(
+    "--to", "location", required=True, metavar="DIR", help="Write to this place: a folder, or file:, s3a:, hdfs:."
+)
+@click.option(
+    "--before",
+    callback=moment,
+    metavar="TIME",
+    help="Archive only messages before this time: ISO 8601, or 10m, 2h, 3d ago.",
+)
+@click.option(
+    "--partition", "partitions", multiple=True, metavar="NAME", help="Select this partition only; may be repeated."
+)
+@click.option("--drop", is_flag=True, help="Drop archived messages from the log at once.")
+@spark_options
 @json_option
 @click.pass_obj
 def archive(
@@ -59,17 +58,17 @@ def archive(
     remote: str | None,
     conf: tuple[str, ...],
 ) -> None:
-    """Copy a queue's messages to Parquet, verified row for row.
+    """Archive a queue to Parquet.
 
-    Files lie in DIR/queue=NAME/date=YYYY-MM-DD/. They count when they were read back, compared with the log, and
-    recorded: until then nothing has changed, and after that Spark reads archive and log as one. It goes on where
-    the last archive of the queue ended. From then on retention drops nothing that is not archived. Ctrl-C or a crash
-    leave files that nobody reads; the next run removes them.
+    Writes files to DIR/queue=NAME/date=YYYY-MM-DD/, reads them back, compares them with the log row by row, and records
+    them in the database. Before that nothing has changed; afterwards Spark reads archive and log as one. Continues
+    where the last archive of the queue ended. From then on retention drops only archived messages. Ctrl-C or a crash
+    leaves files that are never read; the next run removes them.
     """
     from penstock.pipeline.archiving import archive as run
 
     settings = _settings(given)
-    with _session(settings, master, remote, conf) as session, _progress("messages") as tell:
+    with _session(settings, master, remote, conf) as session, _progress("messages") as show:
         result = run(
             queue,
             location,
@@ -78,7 +77,7 @@ def archive(
             drop=drop,
             url=settings.url,
             spark=session,
-            progress=tell,
+            progress=show,
         )
     if as_json:
         output.show([result._asdict()], (), True)
@@ -96,10 +95,10 @@ def archive(
 @json_option
 @click.pass_obj
 def archives(given: Given, queue: str | None, as_json: bool) -> None:
-    """List what was archived of a queue, or of all.
+    """List the archives of a queue, or of all queues.
 
-    Prints for each run the queue, when it was recorded, how many partitions, messages and files it has, how many bytes
-    these are, the times of its first and last message, and where it lies.
+    Prints for each run the queue, when it was recorded, the number of partitions, messages, files and bytes, the times
+    of the first and last message, and the location.
     """
     import msgspec
 
@@ -117,12 +116,16 @@ def archives(given: Given, queue: str | None, as_json: bool) -> None:
 )
 @click.argument("source")
 @click.argument("target")
-@click.option("--from", "start", metavar="OFFSET|TIME", help="Where to begin; default: the earliest, archived or not.")
-@click.option("--to", "stop", metavar="OFFSET|TIME", help="Where to stop, not included; default: what is there now.")
-@click.option("--partition", "partitions", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
-@click.option("--id", "name", metavar="NAME", help="Do it once: a repetition with the same id does nothing.")
-@click.option("--dry-run", is_flag=True, help="Only say how many messages there are.")
-@_on_spark
+@click.option(
+    "--from", "start", metavar="OFFSET|TIME", help="Start here; default: the earliest message, archived or not."
+)
+@click.option("--to", "stop", metavar="OFFSET|TIME", help="Stop before this; default: the current end.")
+@click.option(
+    "--partition", "partitions", multiple=True, metavar="NAME", help="Select this partition only; may be repeated."
+)
+@click.option("--id", "name", metavar="NAME", help="Name this backfill: repeating it with the same id does nothing.")
+@click.option("--dry-run", is_flag=True, help="Count the messages, and push nothing.")
+@spark_options
 @json_option
 @click.pass_context
 def backfill(
@@ -139,10 +142,10 @@ def backfill(
     remote: str | None,
     conf: tuple[str, ...],
 ) -> None:
-    """Replay a range of a queue, its archive included, into another queue.
+    """Replay a range of a queue and its archive into another queue.
 
-    All of it is published in one transaction, or nothing. Messages keep partition, key, headers and order; offsets,
-    times and ids are new. An offset bounds every partition. Into the queue itself only with --to.
+    Everything is published in one transaction. Messages keep their partition, key, headers and order, and get new
+    offsets, times and ids. An offset applies to every partition. TARGET may be SOURCE only with --to.
     """
     from penstock.pipeline.backfilling import backfill as run
 
@@ -157,16 +160,18 @@ def backfill(
         name=name,
         url=settings.url,
     )
-    # What is wrong is told, and what was done before is known, before Spark starts.
+    # Errors and earlier runs must show before Spark starts.
     result = replay(dry_run=True)
     if not dry_run and not result.repeated and result.messages:
-        with _session(settings, master, remote, conf) as session, _progress("messages") as tell:
-            tell(0, result.messages)
+        with _session(settings, master, remote, conf) as session, _progress("messages") as show:
+            show(0, result.messages)
             result = replay(spark=session)
     if as_json:
         output.show([result._asdict()], (), True)
     elif result.repeated:
-        click.echo(f"{name} was done before: {output.counted(result.messages, 'message')}; nothing was changed")
+        click.echo(
+            f"backfill {name} was already done ({output.counted(result.messages, 'message')}); nothing was changed"
+        )
     else:
         what = f"{output.counted(result.messages, 'message')} of {output.counted(result.partitions, 'partition')}"
         click.echo(f"{'would replay' if dry_run else 'replayed'} {what} of {source} into {target}")
@@ -182,7 +187,7 @@ def _bound(context: click.Context, text: str | None) -> int | datetime | None:
 def _settings(given: Given) -> "Settings":
     settings = given.settings()
     if settings.url is None:
-        # Spark's processes find the embedded server where we do.
+        # Spark's processes must find the same embedded server.
         os.environ["PENSTOCK_HOME"] = str(settings.home)
     return settings
 
@@ -191,12 +196,11 @@ def _settings(given: Given) -> "Settings":
 def _session(settings: "Settings", master: str | None, remote: str | None, conf: tuple[str, ...]) -> Iterator[Any]:
     from penstock.pipeline import sessions
 
-    if master and remote:
-        raise click.UsageError("give --master or --remote, not both")
-    # Spark's bridge logs Ctrl-C with a traceback, and we say it in a word.
+    options = spark_conf(master, remote, conf)
+    # Py4J logs Ctrl-C with a traceback; one line from us is enough.
     logging.getLogger().addFilter(lambda record: not (record.exc_info and record.exc_info[0] is KeyboardInterrupt))
-    with sessions.opened(settings, master, remote, dict(one.partition("=")[::2] for one in conf)) as session:
-        # Spark has taken Ctrl-C for itself, and talks to its other half from within the signal. It is stopped anyway.
+    with sessions.opened(settings, master, remote, options) as session:
+        # Spark's own handler would call the JVM from within the signal handler. The session is stopped anyway.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
         yield session
@@ -204,7 +208,7 @@ def _session(settings: "Settings", master: str | None, remote: str | None, conf:
 
 @contextmanager
 def _progress(label: str) -> Iterator[Callable[[int, int], None] | Any]:
-    """Show on a terminal how far it is, as it is told: so many, of so many."""
+    """Show a progress bar on a terminal; the body calls it with the count and the total."""
     if not output.is_terminal():
         yield lambda done, total: None
         return

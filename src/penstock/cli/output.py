@@ -1,15 +1,18 @@
-"""How results are shown: tables and progress bars on a terminal, tab-separated lines in a pipe, JSON when asked for.
+"""How results are printed: tables and progress bars on a terminal, tab-separated lines in a pipe, JSON on request.
 
-Results go to stdout and remarks to stderr, so that a pipe carries nothing but results.
+Results go to stdout, remarks to stderr, so a pipe carries only results.
 """
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from penstock.broker.messages import StoredMessage
 
 Record = Mapping[str, Any]
 _NARROW = 120
@@ -17,30 +20,30 @@ _titles = False
 
 
 def is_terminal() -> bool:
-    """Say whether a person is looking."""
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def is_narrow() -> bool:
-    """Say whether the terminal is too narrow for a table of many columns."""
+    """Return whether the terminal is too narrow for a table of many columns."""
     from rich.console import Console
 
     return is_terminal() and Console().width < _NARROW
 
 
 def begin_with_titles(wanted: bool) -> None:
-    """Say whether lists in a pipe begin with a line of their columns' names."""
+    """Set whether lists in a pipe begin with a line of column names."""
     global _titles
     _titles = wanted
 
 
 def remark(text: str) -> None:
-    """Tell something that is not part of the result."""
+    """Print something that is not part of the result."""
     click.echo(text, err=True)
 
 
 def show(records: Iterable[Record], columns: Sequence[str], as_json: bool) -> None:
-    """Show records: in JSON with all their fields, else the columns."""
+    """Print records: all fields as JSON, otherwise these columns."""
     if as_json:
         for record in records:
             sys.stdout.buffer.write(json_line(record))
@@ -54,7 +57,7 @@ def show(records: Iterable[Record], columns: Sequence[str], as_json: bool) -> No
 
 
 def show_one(record: Record, as_json: bool) -> None:
-    """Show one record, a line for each of its fields."""
+    """Print one record, one line per field."""
     if as_json:
         show([record], (), True)
     else:
@@ -62,7 +65,7 @@ def show_one(record: Record, as_json: bool) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return so many of something: 1 message, 2 messages."""
+    """Return a number with its noun: 1 message, 2 messages."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -75,7 +78,7 @@ def json_line(record: object) -> bytes:
 
 @contextmanager
 def progress(label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how far something is; the body calls what it is given with each advance."""
+    """Show a progress bar on a terminal; the body calls the function it gets with each step."""
     if not is_terminal():
         yield lambda steps: None
         return
@@ -88,6 +91,33 @@ def progress(label: str, total: int | None = None) -> Iterator[Callable[[int], N
         yield lambda steps: bar.advance(task, steps)
 
 
+def partition_progress() -> AbstractContextManager[Callable[[int], None]]:
+    """Show a progress bar for a pass over all partitions."""
+    return progress("partitions")
+
+
+def show_settings(settings: dict[str, Any], config: dict[str, Any] | None = None) -> None:
+    """Print settings; with a configuration, also which of them were set."""
+    records = [
+        {"setting": name, "value": value, "source": "set" if name in (config or ()) else "default"}
+        for name, value in sorted(settings.items())
+    ]
+    show(records, ("setting", "value") if config is None else ("setting", "value", "source"), False)
+
+
+def message_format(form: str | None) -> "Callable[[StoredMessage], bytes]":
+    """Return the function that prints a message: as its raw bytes, as an envelope, or as a line of text."""
+    if form == "raw":
+        return lambda message: message.value or b""
+    from penstock.operations import envelopes
+
+    if form == "json":
+        return envelopes.write
+    if is_terminal():
+        return lambda message: printable(envelopes.text_of(message.value)).encode() + b"\n"
+    return lambda message: envelopes.text_of(message.value).encode() + b"\n"
+
+
 def _table(records: Iterable[Record], columns: Sequence[str]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -97,7 +127,7 @@ def _table(records: Iterable[Record], columns: Sequence[str]) -> None:
     rows = list(records)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for column in columns:
-        # Nothing is cut off: an address that ends in … is of no use. Where it is narrow, texts are folded, numbers not.
+        # Nothing is cut off: an address that ends in … is useless. Text is folded where it is narrow, numbers are not.
         numbers = any(record[column] is not None for record in rows) and all(
             isinstance(record[column], int | float | None) for record in rows
         )
@@ -123,7 +153,7 @@ def _plain(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text without control characters, which could make a terminal do things."""
+    """Return text with control characters escaped: a terminal would obey them."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in text)

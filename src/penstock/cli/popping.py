@@ -1,4 +1,4 @@
-"""Messages for a group: `pop`, which prints them or hands them to a command, and settles them."""
+"""Consume messages: `pop` prints them or runs a command for each, and settles them."""
 
 import os
 import select
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
+from penstock.cli.connection import Given
 from penstock.cli.interrupts import Interrupts
-from penstock.cli.options import Command, Given, subscription
-from penstock.cli.reading import json_option, line_of, raw_option
+from penstock.cli.options import Command, message_options, subscription
 from penstock.errors import LeaseLost, NotFound, SetupError
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from penstock.consuming.batch import Batch
 
 _EMPTY = 3
-# How long one look may take: an interruption waits for its end.
-_LOOK = 0.5
+# Seconds that one pop may wait: an interruption waits for its end.
+_POP_WAIT = 0.5
 
 
 @click.command(
@@ -43,33 +43,33 @@ _LOOK = 0.5
     "--group",
     default="default",
     show_default=True,
-    help="Group to consume for; made on first use, as far as the database allows it.",
+    help="Consume for this group; it is created if needed, unless create_on_first_use is off.",
 )
-@click.option("--create", is_flag=True, help="Make the queue, too, if there is none and the database allows it.")
-@click.option("--partition", help="Only this partition.")
+@click.option("--create", is_flag=True, help="Create the queue if needed, unless create_on_first_use is off.")
+@click.option("--partition", help="Select this partition only.")
 @click.option(
     "--max-messages",
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
     metavar="N",
-    help="Messages at a time, at most; they are of one partition.",
+    help="Limit the number of messages per batch; a batch is of one partition.",
 )
 @click.option(
     "--lease",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="How long the messages are this consumer's; else the group's lease_time.",
+    help="Hold the messages for this long; default: the group's lease_time.",
 )
 @click.option(
-    "--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="How long to wait for messages."
+    "--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait this long for messages."
 )
 @click.option(
     "--mode",
     type=click.Choice(["ordered", "shared"]),
     default="ordered",
     show_default=True,
-    help="What a group is that this makes; one that is there stays as it is.",
+    help="Mode, if this command creates the group.",
 )
 @click.option(
     "--subscription",
@@ -78,27 +78,27 @@ _LOOK = 0.5
     show_default=True,
     metavar="all|new|TIME",
     callback=subscription,
-    help="Where a group begins that this makes.",
+    help="Starting point, if this command creates the group.",
 )
-@click.option("--ack", "settle", flag_value="ack", help="Acknowledge what was printed; this is the default.")
-@click.option("--no-ack", "settle", flag_value="hold", help="Print messages and lease; hold them until the lease ends.")
-@click.option("--auto-ack", "settle", flag_value="auto", help="Acknowledge before printing: at most once.")
+@click.option(
+    "--no-ack", "settle", flag_value="hold", help="Do not acknowledge: hold the messages until the lease expires."
+)
+@click.option("--auto-ack", "settle", flag_value="auto", help="Acknowledge before printing: at-most-once delivery.")
 @click.option(
     "--exec",
     "command",
     metavar="COMMAND",
-    help="Run a shell command for each message: exit code 0 acknowledges it, any other fails it.",
+    help="Run this shell command for each message: exit code 0 acknowledges it, any other fails it.",
 )
-@click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue until Ctrl-C.")
 @click.option(
     "--idle-timeout",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="With --follow: end when nothing came for so long.",
+    help="Exit after this long without messages; needs --follow.",
 )
-@click.option("--fail-empty", is_flag=True, help="Exit with 3 when there was nothing.")
-@json_option
-@raw_option
+@click.option("--fail-empty", is_flag=True, help="Exit with 3 if there were no messages.")
+@message_options
 @click.pass_context
 def pop(
     context: click.Context,
@@ -118,22 +118,22 @@ def pop(
     fail_empty: bool,
     form: str | None,
 ) -> None:
-    """Take the next messages of QUEUE for a group, and print them.
+    """Pop the next messages of a queue for a group, and print them.
 
-    They are acknowledged when they are written out; what cannot be written is given back. With --no-ack nothing is
-    acknowledged: each line of JSON has lease_id, lease_until and attempt, and the messages come again when the lease
-    has ended. Prints nothing, and exits with 0, when there is nothing. A queue that does not exist is not made without
-    --create: exits with 3. Nor is it with --create, or a group, after `penstock database --create-on-first-use off`.
+    Messages are acknowledged after they are printed; if printing fails they are released. With --no-ack nothing is
+    acknowledged: each line of JSON has lease_id, lease_until and attempt, and the messages are delivered again when the
+    lease expires. Prints nothing and exits with 0 if there are no messages. Exits with 3 if the queue does not exist,
+    unless --create creates it. If the database setting create_on_first_use is off, no queue or group is created.
 
-    --exec gives the command the value on standard input, and in the environment PENSTOCK_QUEUE, PENSTOCK_GROUP,
-    PENSTOCK_PARTITION, PENSTOCK_OFFSET, PENSTOCK_ID, PENSTOCK_KEY (if there is one), PENSTOCK_ATTEMPT, and
-    PENSTOCK_NULL=1 where the value is null and standard input empty. Each message is acknowledged when its command is
-    done. One that fails is retried, with the reason `exit N`, and finally becomes a dead letter. The lease is
-    renewed meanwhile. With --follow this is a worker: run as many as you like.
+    With --exec, the command gets the value on standard input, and in its environment PENSTOCK_QUEUE, PENSTOCK_GROUP,
+    PENSTOCK_PARTITION, PENSTOCK_OFFSET, PENSTOCK_ID, PENSTOCK_KEY (if the message has one), PENSTOCK_ATTEMPT, and
+    PENSTOCK_NULL=1 for a null value. Each message is acknowledged after its command. One that fails is retried, with
+    the reason `exit N`, and finally becomes a dead letter. Leases are renewed while the command runs. With --follow
+    this is a worker: run as many as you need.
 
-    Ctrl-C and SIGTERM give back what is not done, end the command, and exit with 130.
+    Ctrl-C and SIGTERM stop the command, release unfinished messages, and exit with 130.
     """
-    _refuse_nonsense(settle, command, follow, wait, idle_timeout, form)
+    _check_options(settle, command, follow, wait, idle_timeout, form)
     options = {
         "partition": partition,
         "max_messages": max_messages,
@@ -147,17 +147,17 @@ def pop(
         if not create:
             _require_queue(client, queue)
         if follow or command is not None:
-            patience = idle_timeout if follow else wait
-            batches = _kept(client, queue, group, patience, interrupts, options)
+            longest = idle_timeout if follow else wait
+            batches = _batches(client, queue, group, longest, interrupts, options)
         else:
-            batches = _one(client, queue, group, wait, interrupts, options)
-        # Closed before the client is, so that what is not settled is given back.
+            batches = _one_batch(client, queue, group, wait, interrupts, options)
+        # Closed before the client, so that unsettled messages are released.
         with closing(batches):
             for batch in batches:
                 popped += len(batch)
                 try:
                     if command is not None:
-                        _hand_over(batch, command, interrupts)
+                        _run_command(batch, command, interrupts)
                     else:
                         _print(batch, form, settle, interrupts)
                 except LeaseLost as error:
@@ -171,14 +171,14 @@ def pop(
 
 
 def _require_queue(client: "Client", queue: str) -> None:
-    """Refuse a queue that does not exist: it may be a typing error."""
+    """Refuse a queue that does not exist: its name may be mistyped."""
     from penstock.broker.operations.log import ListPartitions
 
     try:
         client._transport.run(ListPartitions(queue, limit=1))
     except NotFound:
         how = _how_to_create(client, queue)
-        raise NotFound(f"there is no queue {queue!r}; `penstock queues` lists those there are, and {how}") from None
+        raise NotFound(f"queue {queue!r} does not exist; `penstock queues` lists all queues, and {how}") from None
 
 
 def _how_to_create(client: "Client", queue: str) -> str:
@@ -187,25 +187,25 @@ def _how_to_create(client: "Client", queue: str) -> str:
         on_first_use = client.configure_database()["create_on_first_use"]
     except SetupError:
         # Only an admin may ask.
-        return f"--create makes it, or {create} where the database makes none on first use"
-    return "--create makes it" if on_first_use else f"{create} makes it: this database makes none on first use"
+        return f"--create creates it, or {create} if create_on_first_use is off"
+    return "--create creates it" if on_first_use else f"{create} creates it (create_on_first_use is off)"
 
 
-def _kept(
-    client: "Client", queue: str, group: str, patience: float | None, interrupts: Interrupts, options: dict[str, Any]
+def _batches(
+    client: "Client", queue: str, group: str, longest: float | None, interrupts: Interrupts, options: dict[str, Any]
 ) -> "Generator[Batch, None, None]":
-    """Yield batches whose lease is kept alive until they are settled or given back."""
-    yield from client.consume(queue, group, stop=interrupts.seen, idle_timeout=patience, **options)
+    """Yield batches whose lease is renewed until they are settled or released."""
+    yield from client.consume(queue, group, stop=interrupts.seen, idle_timeout=longest, **options)
 
 
-def _one(
+def _one_batch(
     client: "Client", queue: str, group: str, wait: float, interrupts: Interrupts, options: dict[str, Any]
 ) -> "Generator[Batch, None, None]":
-    """Yield one batch, if one comes in time."""
+    """Yield one batch, if there is one in time."""
     deadline = time.monotonic() + wait
     while not interrupts.seen.is_set():
         left = max(0.0, deadline - time.monotonic())
-        batch = client.pop(queue, group, wait=min(left, _LOOK), **options)
+        batch = client.pop(queue, group, wait=min(left, _POP_WAIT), **options)
         if batch is not None:
             yield batch
             return
@@ -214,7 +214,7 @@ def _one(
 
 
 def _print(batch: "Batch", form: str | None, settle: str | None, interrupts: Interrupts) -> None:
-    """Write a batch out, and only then acknowledge it."""
+    """Print a batch, then acknowledge it."""
     try:
         for line in _lines(batch, form, settle == "hold"):
             _write(line, interrupts)
@@ -232,9 +232,9 @@ def _print(batch: "Batch", form: str | None, settle: str | None, interrupts: Int
 
 def _lines(batch: "Batch", form: str | None, hold: bool) -> Iterator[bytes]:
     if form != "json":
-        yield from map(line_of(form), batch.messages)
+        yield from map(output.message_format(form), batch.messages)
         return
-    from penstock.cli import envelopes
+    from penstock.operations import envelopes
 
     for claim in batch.claims:
         for message in claim.messages:
@@ -242,7 +242,7 @@ def _lines(batch: "Batch", form: str | None, hold: bool) -> Iterator[bytes]:
 
 
 def _write(line: bytes, interrupts: Interrupts) -> None:
-    """Write in pieces that do not block; only waiting for the reader is interrupted, so what is out is known."""
+    """Write without blocking; only the wait for the reader can be interrupted, so it is known what was written."""
     descriptor = sys.stdout.fileno()
     left = memoryview(line)
     while left:
@@ -251,9 +251,9 @@ def _write(line: bytes, interrupts: Interrupts) -> None:
         left = left[os.write(descriptor, left[: select.PIPE_BUF]) :]
 
 
-def _hand_over(batch: "Batch", command: str, interrupts: Interrupts) -> None:
-    """Run the command for each message of a batch, and settle them one by one."""
-    from penstock.cli.commands import run
+def _run_command(batch: "Batch", command: str, interrupts: Interrupts) -> None:
+    """Run the command for each message of a batch, and settle each."""
+    from penstock.cli.shell import run
 
     for message in batch.messages:
         with interrupts.allowed():
@@ -262,12 +262,12 @@ def _hand_over(batch: "Batch", command: str, interrupts: Interrupts) -> None:
             batch.ack(up_to=message.offset + 1)
             continue
         [outcome] = batch.nack(message.offset, reason=f"exit {code}")
-        then = "it will be retried" if outcome == "retry" else "it is a dead letter now"
+        then = "it will be retried" if outcome == "retry" else "it is now a dead letter"
         output.remark(f"penstock: message {message.offset} of {message.partition}: exit {code}; {then}")
         return
 
 
-def _refuse_nonsense(
+def _check_options(
     settle: str | None,
     command: str | None,
     follow: bool,
@@ -275,13 +275,13 @@ def _refuse_nonsense(
     idle_timeout: float | None,
     form: str | None,
 ) -> None:
-    if command is not None and settle not in (None, "ack"):
-        raise click.UsageError("--exec acknowledges by exit code: it goes with neither --no-ack nor --auto-ack")
+    if command is not None and settle is not None:
+        raise click.UsageError("--exec acknowledges by exit code: it cannot be combined with --no-ack or --auto-ack")
     if command is not None and form is not None:
-        raise click.UsageError("--exec prints what the command prints: it goes with neither --json nor --raw")
+        raise click.UsageError("--exec prints what the command prints: it cannot be combined with --json or --raw")
     if follow and settle == "hold":
-        raise click.UsageError("--follow would only pile up leases with --no-ack")
+        raise click.UsageError("--follow cannot be combined with --no-ack: leases would pile up")
     if follow and wait:
-        raise click.UsageError("--follow waits anyway; --idle-timeout says for how long")
+        raise click.UsageError("--follow cannot be combined with --wait; use --idle-timeout")
     if idle_timeout is not None and not follow:
-        raise click.UsageError("--idle-timeout goes with --follow; without it, use --wait")
+        raise click.UsageError("--idle-timeout needs --follow; without it, use --wait")

@@ -1,7 +1,9 @@
-"""Messages in: `push`, from arguments or line by line from a pipe."""
+"""Push messages, from arguments or line by line from standard input."""
 
 import os
+import select
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -9,14 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, duration, json_option, later, named
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, duration, json_option, later, named
 from penstock.errors import InvalidInput
 
 if TYPE_CHECKING:
     from penstock.broker.messages import Message, PushResult
 
-# More partitions than this are told by their number.
+# On a terminal, more partitions than this are only counted.
 _FEW = 20
+# A line waits at most this long for its batch to fill.
+_LINE_WAIT = 1.0
+_CHUNK = 1 << 20
+# A batch is one transaction, and is held in memory.
+_BATCH_BYTES = 8 << 20
 
 
 @click.command(
@@ -39,33 +47,38 @@ _FEW = 20
     type=click.Choice(["text", "json", "envelope"]),
     default="text",
     show_default=True,
-    help="What a message is: its bytes as they are, JSON that is checked, or an object as `read --json` prints it.",
+    help="Take a message as bytes, as JSON to be checked, or as an envelope as `read --json` prints it.",
 )
-@click.option("--null", "as_null", is_flag=True, help="Push one message whose value is null, as Kafka's tombstones.")
-@click.option("--partition", help="Partition to push to; else the key picks one.")
-@click.option("--key", help="Key of the messages: those of one key stay in order.")
+@click.option("--null", "as_null", is_flag=True, help="Push one message with a null value, like a Kafka tombstone.")
+@click.option("--partition", help="Push to this partition; default: chosen by the key.")
+@click.option("--key", help="Set the key; messages with one key stay in order.")
 @click.option(
     "--header",
     "headers",
     multiple=True,
     metavar="NAME=VALUE",
     callback=named,
-    help="Header of the messages; may be repeated.",
+    help="Add a header; may be repeated.",
 )
 @click.option(
-    "--dedupe-id", metavar="ID", help="Store the message once within the queue's dedupe_window; for one message."
+    "--dedupe-id",
+    metavar="ID",
+    help="Store the message once within the queue's dedupe_window; needs exactly one message.",
 )
 @click.option(
-    "--delay", metavar="TIME", callback=duration, help="Deliver after so many seconds, or 10m, 2h, 3d; see `scheduled`."
+    "--delay",
+    metavar="TIME",
+    callback=duration,
+    help="Deliver after this many seconds, or 10m, 2h, 3d; see `scheduled`.",
 )
-@click.option("--at", metavar="TIME", callback=later, help="Deliver at this time, in ISO 8601.")
+@click.option("--at", metavar="TIME", callback=later, help="Deliver at this time (ISO 8601).")
 @click.option(
     "--batch",
     type=click.IntRange(min=1),
     default=1000,
     show_default=True,
     metavar="N",
-    help="Messages per transaction, at most.",
+    help="Limit the number of messages per transaction.",
 )
 @json_option
 @click.pass_obj
@@ -84,27 +97,29 @@ def push(
     batch: int,
     as_json: bool,
 ) -> None:
-    """Push MESSAGES to QUEUE, or every line of standard input.
+    """Push messages, or each line of standard input, to a queue.
 
-    Queue and partition come into being on first use, unless `penstock database` says that queues are not.
-    Without MESSAGES, or with `-`, each line of standard input is a
-    message; lines that wait longer than a second are pushed before their batch is full. A batch is pushed as a whole or
-    not at all, and an error says how many messages of earlier batches are in.
+    Creates queue and partition if needed; if the database setting create_on_first_use is off, the queue must exist.
+    Without MESSAGES, or with `-`, each line of standard input is a message; a line that has waited for a second is
+    pushed even if its batch is not full. A batch is one transaction. On an error, the number of messages pushed in
+    earlier batches is printed.
 
-    An envelope is an object with `value` (any JSON; null is a null value), `value_text` or `value_base64`, and maybe
-    `key`, `headers`, `partition` and `dedupe_id`; options come before what it says itself. Blank lines count as
-    messages in text only.
+    An envelope is an object with `value` (any JSON; null is a null value), `value_text` or `value_base64`, and
+    optionally `key`, `headers`, `partition` and `dedupe_id`; options of the command override it. Blank lines are
+    messages only in the text format.
 
-    Prints for each partition its name, the offset of the first message, how many were stored, and the id if it is one.
-    Of messages that come later it prints when instead of the offset, and the id by which `penstock scheduled` cancels
-    them. Duplicates are not stored, and counted on stderr; the JSON has their number.
+    Prints for each partition its name, the first offset, the number of messages, and the id of a single message. For
+    scheduled messages it prints the due time instead of the offset, and the ids that `penstock scheduled --cancel`
+    takes. Duplicates are not stored; their number is printed on stderr and is in the JSON.
     """
     if as_null and (messages or form != "text"):
-        raise click.UsageError("--null is the message: it goes with no other, and with no --format")
+        raise click.UsageError("--null cannot be combined with messages or --format")
     if dedupe_id is not None and not as_null and (len(messages) != 1 or messages == ("-",)):
-        raise click.UsageError("--dedupe-id is for one message; for many, push envelopes that have a dedupe_id each")
+        raise click.UsageError(
+            "--dedupe-id needs exactly one message; for several, push envelopes with a dedupe_id each"
+        )
     if delay is not None and at is not None:
-        raise click.UsageError("--delay and --at are two ways to say when: give one")
+        raise click.UsageError("give --delay or --at, not both")
     from penstock.broker.messages import Message
 
     make = _maker("null" if as_null else form, Message(b"", key, headers, partition, dedupe_id))
@@ -127,7 +142,7 @@ def push(
 
 
 class Tally:
-    """What was pushed so far, per partition; what comes later is told push by push."""
+    """What was pushed so far, per partition; scheduled messages are listed push by push."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -137,7 +152,7 @@ class Tally:
         self.count = 0
 
     def add(self, results: "Sequence[PushResult]") -> None:
-        """Take note of a batch."""
+        """Add the results of a batch."""
         for result in results:
             self.count += result.count
             self._duplicates += len(result.duplicates)
@@ -152,7 +167,7 @@ class Tally:
                 known["id"] = None
 
     def show(self, as_json: bool) -> None:
-        """Print where the messages went."""
+        """Print what was pushed."""
         for_person = output.is_terminal() and not as_json
         if for_person or not self.count:
             messages, places = output.counted(self.count, "message"), output.counted(len(self._partitions), "partition")
@@ -192,9 +207,9 @@ def _scheduled(result: "PushResult") -> dict[str, Any]:
 
 
 def _maker(form: str, given: "Message") -> "Callable[[int, bytes], list[Message]]":
-    """Return what makes messages of a line: one, or none of a blank line that means nothing."""
+    """Return the function that makes a list of one message from a line, or an empty list from a blank line."""
     from penstock.broker.messages import Message
-    from penstock.cli import envelopes
+    from penstock.operations import envelopes
 
     readers: dict[str, Callable[[bytes], Message]] = {
         "text": Message,
@@ -210,7 +225,7 @@ def _maker(form: str, given: "Message") -> "Callable[[int, bytes], list[Message]
         try:
             message = read(line)
         except InvalidInput as error:
-            raise InvalidInput(f"line {number} cannot be pushed: {error}; nothing of its batch was") from None
+            raise InvalidInput(f"line {number}: {error}; nothing of its batch was pushed") from None
         return [
             Message(
                 message.value,
@@ -230,6 +245,42 @@ def _batches(messages: tuple[str, ...], most: int) -> Iterator[list[bytes]]:
         return (given[first : first + most] for first in range(0, len(given), most))
     if not messages and (sys.stdin is None or sys.stdin.isatty()):
         raise click.UsageError("give a message, or `-` to type messages line by line")
-    from penstock.cli.lines import batches
+    return _line_batches(sys.stdin.fileno(), most)
 
-    return batches(sys.stdin.fileno(), most)
+
+def _line_batches(descriptor: int, most: int) -> Iterator[list[bytes]]:
+    """Yield lists of lines without line feeds: full ones, or as soon as the first line has waited long enough."""
+    lines: list[bytes] = []
+    size = 0
+    deadline = 0.0
+    for line in _lines(descriptor):
+        if line is not None:
+            if not lines:
+                deadline = time.monotonic() + _LINE_WAIT
+            lines.append(line)
+            size += len(line)
+        if len(lines) >= most or size >= _BATCH_BYTES or (lines and line is None and time.monotonic() >= deadline):
+            yield lines
+            lines, size = [], 0
+    if lines:
+        yield lines
+
+
+def _lines(descriptor: int) -> Iterator[bytes | None]:
+    """Yield lines as they arrive, and None while none does."""
+    begun: list[bytes] = []
+    while True:
+        if not select.select([descriptor], [], [], _LINE_WAIT / 4)[0]:
+            yield None
+            continue
+        chunk = os.read(descriptor, _CHUNK)
+        first, *more = chunk.split(b"\n")
+        begun.append(first)
+        for part in more:
+            yield b"".join(begun)
+            begun = [part]
+        if not chunk:
+            break
+        yield None
+    if any(begun):
+        yield b"".join(begun)

@@ -1,13 +1,12 @@
-"""Queues and partitions: list, describe, create, change, empty and delete them."""
-
-from typing import Any
+"""Queues and partitions: list, describe, create, configure, purge and delete them."""
 
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, confirm, json_option, named, settings_from, yes_option
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, confirm, json_option, named, settings_from, yes_option
 
-# What `--set` must not name, because it is an option of its own.
+# Names that `--set` refuses, because they have their own option or argument.
 _OPTIONS = ("queue", "partition", "priority", "description")
 
 set_option = click.option(
@@ -16,23 +15,23 @@ set_option = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=named,
-    help="Setting of the queue, such as retention_time=86400; may be repeated. `describe` shows them all.",
+    help="Set a setting of the queue, such as retention_time=86400; may be repeated. `describe` lists all settings.",
 )
-priority_option = click.option("--priority", type=int, help="Priority of the partition.")
-description_option = click.option("--description", help="What the queue is for.")
+priority_option = click.option("--priority", type=int, help="Set the priority of the partition.")
+description_option = click.option("--description", help="Set the description of the queue.")
 reset_option = click.option(
-    "--reset", "resets", multiple=True, metavar="NAME", help="Setting to set back to its default; may be repeated."
+    "--reset", "resets", multiple=True, metavar="NAME", help="Reset a setting to its default; may be repeated."
 )
-partition_option = click.option("--partition", help="Only this partition of the queue.")
+partition_option = click.option("--partition", help="Select this partition only.")
 
 
 @click.command(cls=Command, examples=("penstock queues", "penstock queues --json | jq -r .name"))
 @json_option
 @click.pass_obj
 def queues(given: Given, as_json: bool) -> None:
-    """List the queues.
+    """List queues.
 
-    Prints name, partitions, messages, dropped messages, and the time of the newest.
+    Prints name, number of partitions, messages and dropped messages, and the time of the newest message.
     """
     import msgspec
 
@@ -48,8 +47,8 @@ def queues(given: Given, as_json: bool) -> None:
 def partitions(given: Given, queue: str, as_json: bool) -> None:
     """List the partitions of a queue.
 
-    Prints name, messages, floor, head, priority, and the time of the newest. All below the floor is dropped; the head
-    is the next offset.
+    Prints name, number of messages, floor, head, priority, and the time of the newest message. The floor is the first
+    offset that is not dropped, the head the next offset.
     """
     import msgspec
 
@@ -63,7 +62,7 @@ def partitions(given: Given, queue: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def describe(given: Given, queue: str, as_json: bool) -> None:
-    """Show a queue and all its settings."""
+    """Show a queue and its settings."""
     import msgspec
 
     with given.client() as client:
@@ -73,7 +72,7 @@ def describe(given: Given, queue: str, as_json: bool) -> None:
         return
     config, settings = record.pop("config"), record.pop("settings")
     output.show_one(record, False)
-    show_settings(settings, config)
+    output.show_settings(settings, config)
 
 
 @click.command(
@@ -84,7 +83,7 @@ def describe(given: Given, queue: str, as_json: bool) -> None:
     ),
 )
 @click.argument("queue")
-@click.option("--partition", help="Create this partition; its queue, too, if there is none.")
+@click.option("--partition", help="Create this partition, and the queue if needed.")
 @priority_option
 @set_option
 @description_option
@@ -97,10 +96,10 @@ def create(
     settings: dict[str, str],
     description: str | None,
 ) -> None:
-    """Create a queue with settings, or a partition with a priority.
+    """Create a queue or a partition.
 
-    Exits with 2 if it exists. A push creates both by itself, unless `penstock database` says that
-    queues are not made on first use.
+    Exits with 2 if it exists. A push also creates its queue and partition; if the database setting create_on_first_use
+    is off, only its partition.
     """
     _priority_needs_partition(partition, priority)
     chosen = settings_from(settings, (), _OPTIONS)
@@ -118,7 +117,7 @@ def create(
     ),
 )
 @click.argument("queue")
-@click.option("--partition", help="Change this partition.")
+@click.option("--partition", help="Configure this partition.")
 @priority_option
 @set_option
 @reset_option
@@ -135,20 +134,20 @@ def configure(
     description: str | None,
     as_json: bool,
 ) -> None:
-    """Change a queue's settings, or a partition's priority.
+    """Change a queue's settings or a partition's priority.
 
-    Prints all settings as they now hold.
+    Prints all effective settings.
     """
     _priority_needs_partition(partition, priority)
     changes = settings_from(settings, resets, _OPTIONS)
     if not changes and priority is None and description is None:
-        raise click.UsageError("say what to change: --set, --reset, --description or --priority")
+        raise click.UsageError("nothing to change: give --set, --reset, --description or --priority")
     with given.client() as client:
         now = client.configure(queue, partition=partition, priority=priority, description=description, **changes)
     if as_json:
         output.show_one(now, True)
     else:
-        show_settings(now)
+        output.show_settings(now)
 
 
 @click.command(cls=Command, examples=("penstock purge orders --yes", "penstock purge orders --partition eu --yes"))
@@ -159,7 +158,7 @@ def configure(
 def purge(given: Given, queue: str, partition: str | None, yes: bool) -> None:
     """Drop all messages of a queue or partition.
 
-    Offsets go on where they were. Asks first. Where nobody can be asked it needs --yes.
+    Offsets continue from the head. Asks for confirmation. Without a terminal it needs --yes.
     """
     confirm(f"drop all messages of {_named(queue, partition)}", yes)
     with given.client() as client:
@@ -173,9 +172,9 @@ def purge(given: Given, queue: str, partition: str | None, yes: bool) -> None:
 @yes_option
 @click.pass_obj
 def delete(given: Given, queue: str, partition: str | None, yes: bool) -> None:
-    """Delete a queue or partition with all that belongs to it.
+    """Delete a queue or partition with its messages and groups.
 
-    Asks first. Where nobody can be asked it needs --yes.
+    Asks for confirmation. Without a terminal it needs --yes.
     """
     confirm(f"delete {_named(queue, partition)} with all its messages", yes)
     with given.client() as client:
@@ -183,18 +182,9 @@ def delete(given: Given, queue: str, partition: str | None, yes: bool) -> None:
     click.echo(f"deleted {_named(queue, partition)} with {output.counted(dropped, 'message')}")
 
 
-def show_settings(settings: dict[str, Any], config: dict[str, Any] | None = None) -> None:
-    """Show settings, and which of them somebody has set."""
-    records = [
-        {"setting": name, "value": value, "source": "set" if name in (config or ()) else "default"}
-        for name, value in sorted(settings.items())
-    ]
-    output.show(records, ("setting", "value") if config is None else ("setting", "value", "source"), False)
-
-
 def _priority_needs_partition(partition: str | None, priority: int | None) -> None:
     if priority is not None and partition is None:
-        raise click.UsageError("--priority belongs to a partition: name it with --partition")
+        raise click.UsageError("--priority requires --partition")
 
 
 def _named(queue: str, partition: str | None) -> str:

@@ -1,7 +1,7 @@
-"""Messages out: a range of a partition, one by its id, or what comes in."""
+"""Read messages: a range of a partition, one by its id, or the newest."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -9,19 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, moment
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, message_options, moment
 
 if TYPE_CHECKING:
     from penstock.broker.messages import StoredMessage
-
-json_option = click.option(
-    "--json",
-    "form",
-    flag_value="json",
-    help="Print envelopes, one JSON object per line: queue, partition, offset, id, timestamp, key, headers, and the "
-    "value as value (JSON, or null for a null value), value_text (other text) or value_base64 (neither).",
-)
-raw_option = click.option("--raw", "form", flag_value="raw", help="Print the bytes as they are, with nothing between.")
 
 
 @click.command(
@@ -35,15 +27,12 @@ raw_option = click.option("--raw", "form", flag_value="raw", help="Print the byt
 )
 @click.argument("queue")
 @click.argument("partition")
-@click.option("--start", type=click.IntRange(min=0), default=0, help="First offset.")
-@click.option("--stop", type=click.IntRange(min=0), help="Offset to stop before.")
-@click.option(
-    "--since", metavar="TIME", callback=moment, help="Messages from this time on: ISO 8601, or 10m, 2h, 3d ago."
-)
-@click.option("--until", metavar="TIME", callback=moment, help="Messages before this time.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="At most so many messages.")
-@json_option
-@raw_option
+@click.option("--start", type=click.IntRange(min=0), default=0, help="Start at this offset.")
+@click.option("--stop", type=click.IntRange(min=0), help="Stop before this offset.")
+@click.option("--since", metavar="TIME", callback=moment, help="Start at this time: ISO 8601, or 10m, 2h, 3d ago.")
+@click.option("--until", metavar="TIME", callback=moment, help="Stop before this time.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Limit the number of messages.")
+@message_options
 @click.pass_obj
 def read(
     given: Given,
@@ -56,9 +45,9 @@ def read(
     limit: int | None,
     form: str | None,
 ) -> None:
-    """Print the messages of a range, one per line.
+    """Print a range of messages, one per line.
 
-    Reads a page at a time, so a range may be larger than memory. A time without a zone is local time.
+    Reads page by page, so a range may be larger than memory. A time without a zone is local time.
     """
     with given.client() as client:
         messages = client.scan(queue, partition, start, stop, start_time=since, stop_time=until)
@@ -70,13 +59,12 @@ def read(
     examples=("penstock get $(penstock push orders hello --json | jq -r .id)", "penstock get $ID --raw > message.bin"),
 )
 @click.argument("message_id", metavar="ID")
-@json_option
-@raw_option
+@message_options
 @click.pass_obj
 def get(given: Given, message_id: str, form: str | None) -> None:
-    """Print one message, by its id.
+    """Print the message with an id.
 
-    Exits with 3 when there is none.
+    Exits with 3 if there is none.
     """
     with given.client() as client:
         _print([client.get(message_id)], form)
@@ -91,24 +79,23 @@ def get(given: Given, message_id: str, form: str | None) -> None:
     ),
 )
 @click.argument("queue")
-@click.option("--partition", help="Only this partition.")
+@click.option("--partition", help="Select this partition only.")
 @click.option(
     "--last",
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
     metavar="N",
-    help="Begin with the last N messages.",
+    help="Start with the last N messages.",
 )
-@click.option("--follow/--no-follow", default=True, help="Go on with what comes in, until Ctrl-C.")
+@click.option("--follow/--no-follow", default=True, help="Print new messages until Ctrl-C.")
 @click.option(
     "--idle-timeout",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="End when nothing came for so long.",
+    help="Exit after this long without messages.",
 )
-@json_option
-@raw_option
+@message_options
 @click.pass_obj
 def tail(
     given: Given,
@@ -119,7 +106,7 @@ def tail(
     idle_timeout: float | None,
     form: str | None,
 ) -> None:
-    """Print the last messages of a queue, then new ones as they come."""
+    """Print the last messages of a queue, then new ones."""
     with given.client() as client:
         messages = client.tail(queue, partition=partition, last=last, follow=follow, idle_timeout=idle_timeout)
         _print(messages, form, at_once=True)
@@ -127,22 +114,9 @@ def tail(
 
 def _print(messages: "Iterable[StoredMessage]", form: str | None, at_once: bool = False) -> None:
     write = sys.stdout.buffer.write
-    line = line_of(form)
+    line = output.message_format(form)
     at_once = at_once or output.is_terminal()
     for message in messages:
         write(line(message))
         if at_once:
             sys.stdout.buffer.flush()
-
-
-def line_of(form: str | None) -> "Callable[[StoredMessage], bytes]":
-    """Return what makes a line of a message."""
-    if form == "raw":
-        return lambda message: message.value or b""
-    from penstock.cli import envelopes
-
-    if form == "json":
-        return envelopes.write
-    if output.is_terminal():
-        return lambda message: output.printable(envelopes.text_of(message.value)).encode() + b"\n"
-    return lambda message: envelopes.text_of(message.value).encode() + b"\n"

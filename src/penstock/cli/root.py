@@ -1,8 +1,9 @@
-"""The command `penstock`: its commands by section, its global options, and what becomes of errors.
+"""The command `penstock`: its commands by section, its global options, and its exit codes.
 
-Every error ends as one line on stderr and an exit code that a script can act on.
+Every error is printed as one line on stderr and sets an exit code that a script can act on.
 """
 
+import logging
 import os
 import sys
 from typing import Any, NoReturn
@@ -13,7 +14,6 @@ from penstock import __version__
 from penstock.cli import (
     claims,
     dead_letters,
-    doctor,
     flows,
     groups,
     jobs,
@@ -26,9 +26,8 @@ from penstock.cli import (
     schema,
     seeking,
     services,
-    verifying,
 )
-from penstock.cli.options import CONNECTION, Given
+from penstock.cli.connection import CONNECTION, Given
 from penstock.errors import (
     EmbeddedError,
     InvalidFlows,
@@ -48,17 +47,17 @@ _CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (SetupError, 5),
 )
 INTERRUPTED = 130
-# What a shell reports of a program that wrote to a closed pipe.
-NOBODY_READS = 141
+# What a shell reports for a program that wrote to a closed pipe.
+BROKEN_PIPE = 141
 
 _EPILOG = """\b
 Exit codes:
-    0  done
-    1  another error, or a count that is too high (lag --max, verify)
-    2  the command line or the input cannot be taken; nothing was changed
+    0  success
+    1  any other error, or a count above its limit (lag --max, verify)
+    2  invalid command line or input; nothing was changed
     3  the queue, partition, group, message or claim does not exist
-    4  the database cannot be reached, or is busy: worth trying again
-    5  the set-up is not what penstock needs: `penstock doctor` says more
+    4  the database is unreachable or busy; retrying may help
+    5  installation, schema or permission problem; run `penstock doctor`
   130  interrupted by Ctrl-C
 
 \b
@@ -71,7 +70,7 @@ Examples:
 
 
 class Root(click.Group):
-    """Shows its commands by section, and turns errors into lines and exit codes."""
+    """Lists its commands by section, and turns errors into exit codes."""
 
     sections: dict[str, list[str]]
 
@@ -83,7 +82,7 @@ class Root(click.Group):
                 formatter.write_dl([(name.ljust(width), self.commands[name].get_short_help_str(80)) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; whatever goes wrong ends here."""
+        """Run the command, and handle its errors."""
         try:
             super().invoke(ctx)
             sys.stdout.flush()
@@ -93,22 +92,22 @@ class Root(click.Group):
         except KeyboardInterrupt as error:
             _fail(ctx, error, "interrupted", INTERRUPTED)
         except BrokenPipeError:
-            # What is still buffered goes nowhere, and must not fail again when Python ends.
+            # What is still buffered must not fail again when Python exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(NOBODY_READS)
+            ctx.exit(BROKEN_PIPE)
         except OSError as error:
             _fail(ctx, error, str(error), 1)
 
 
 class Lazy(click.Group):
-    """A group that lives in a module of its own, which is imported when it is looked into."""
+    """A group of commands whose module is imported when needed."""
 
     def __init__(self, name: str, module: str, help: str) -> None:  # noqa: A002
         super().__init__(name, help=help)
         self._module = module
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, which has the global options that it knows from its parents."""
+        """Run the command, with the global options of its parents."""
         given = vars(ctx.ensure_object(Given))
         ctx.default_map = dict.fromkeys(self.list_commands(ctx), given)
         return super().invoke(ctx)
@@ -134,12 +133,12 @@ class Lazy(click.Group):
 @click.version_option(__version__, message="penstock %(version)s")
 @click.pass_context
 def root(context: click.Context) -> None:
-    """A message log and work queue that lives inside PostgreSQL."""
+    """Operate penstock, a message log and work queue inside PostgreSQL."""
     context.ensure_object(Given)
 
 
 _COMMANDS: dict[str, list[click.Command]] = {
-    "Services": [services.up, services.down, doctor.doctor, services.config, services.demo],
+    "Services": [services.up, services.down, services.doctor, services.config, services.demo],
     "Schema": [schema.migrate, schema.sql, schema.grant, schema.database],
     "Messages": [pushing.push, popping.pop, reading.read, reading.get, reading.tail, scheduling.scheduled],
     "Queues": [
@@ -163,11 +162,11 @@ _COMMANDS: dict[str, list[click.Command]] = {
         dead_letters.discard,
     ],
     "Flows": [flows.run, flows.flows, jobs.archive, jobs.archives, jobs.backfill],
-    "Care": [
+    "Maintenance": [
         maintenance.maintain,
-        verifying.verify,
-        verifying.resync,
-        Lazy("bench", "penstock.bench.cli", "Measure this penstock and print the numbers."),
+        maintenance.verify,
+        maintenance.resync,
+        Lazy("bench", "penstock.bench.cli", "Benchmark penstock on this machine."),
     ],
 }
 for _commands in _COMMANDS.values():
@@ -178,6 +177,8 @@ root.sections = {title: [str(command.name) for command in commands] for title, c
 
 def main() -> NoReturn:
     """Run `penstock` and end the process with its exit code."""
+    # Errors of connections are printed as errors of the command; the pool's own log would print them a second time.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
     try:
         sys.exit(root.main(prog_name="penstock", standalone_mode=False))
     except click.UsageError as error:
@@ -196,7 +197,7 @@ def main() -> NoReturn:
 
 
 def _fail(ctx: click.Context, error: BaseException, text: str, code: int) -> NoReturn:
-    # The embedded server's own words are lines of a log, and each problem of flows is a line: they stay so.
+    # The embedded server's log and the problems of flows keep their lines.
     if not isinstance(error, EmbeddedError | InvalidFlows):
         text = " ".join(text.split())
     said = ". ".join([text.rstrip("."), *getattr(error, "__notes__", ())])

@@ -1,4 +1,4 @@
-"""Messages that come later: what is scheduled, and taking it back."""
+"""Scheduled messages: list and cancel them."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, confirm, json_option, yes_option
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, confirm, json_option, yes_option
 from penstock.errors import NotFound
 
 if TYPE_CHECKING:
@@ -26,11 +27,23 @@ _COLUMNS = ("scheduled_id", "queue", "partition", "due_at", "created_at", "count
     ),
 )
 @click.argument("queue", required=False)
-@click.option("--partition", help="Only this partition of the queue.")
+@click.option("--partition", help="Select this partition only.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="At most so many."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Limit the number of entries.",
 )
-@click.option("--cancel", "ids", type=int, multiple=True, metavar="ID", help="Cancel this one; may be repeated.")
+@click.option(
+    "--cancel",
+    "ids",
+    type=int,
+    multiple=True,
+    metavar="ID",
+    help="Cancel the scheduled messages with this id; may be repeated.",
+)
 @yes_option
 @json_option
 @click.pass_obj
@@ -43,18 +56,18 @@ def scheduled(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """List what is scheduled, or cancel some of it.
+    """List scheduled messages, or cancel them.
 
-    Prints, in the order they are due: id, queue, partition, when it is due, when it was pushed, how many messages, how
-    many bytes, and the beginning of the first message. With --cancel the messages are never delivered; asks first,
-    prints the ids that were cancelled, and exits with 3 if it was too late for one.
+    Prints, in order of due time: id, queue, partition, due time, push time, number of messages, bytes, and the
+    beginning of the first message. With --cancel the messages are never delivered; asks for confirmation, prints the
+    cancelled ids, and exits with 3 if one was not found.
     """
     if ids:
         if queue is not None or partition is not None:
-            raise click.UsageError("--cancel takes ids, which are of all queues: name neither a queue nor a partition")
-        confirm(f"cancel what is scheduled as {', '.join(map(str, ids))}", yes)
+            raise click.UsageError("--cancel takes ids only: it cannot be combined with a queue or --partition")
+        confirm(f"cancel the scheduled messages {', '.join(map(str, ids))}", yes)
     elif partition is not None and queue is None:
-        raise click.UsageError("--partition is of a queue: name it")
+        raise click.UsageError("--partition requires a queue")
     with given.client() as client:
         if ids:
             _cancel(client, ids, as_json)
@@ -70,7 +83,7 @@ def _cancel(client: "Client", ids: tuple[int, ...], as_json: bool) -> None:
     )
     missed = [str(each) for each in ids if each not in cancelled]
     if missed:
-        raise NotFound(f"too late for {', '.join(missed)}: it is in the log by now, was cancelled before, or never was")
+        raise NotFound(f"not found: {', '.join(missed)}; already published, already cancelled, or never scheduled")
 
 
 def _listed(client: "Client", queue: str | None, partition: str | None, limit: int) -> "Iterator[ScheduledInfo]":
@@ -87,6 +100,6 @@ def _listed(client: "Client", queue: str | None, partition: str | None, limit: i
 def _record(one: "ScheduledInfo") -> dict[str, Any]:
     import msgspec
 
-    from penstock.cli import envelopes
+    from penstock.operations import envelopes
 
     return {**msgspec.structs.asdict(one), "preview": envelopes.text_of(one.preview)}

@@ -1,4 +1,4 @@
-"""The schema in the database: bring it up to date, print it, give people roles."""
+"""The schema: install and upgrade it, print it, grant roles, change database settings."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, json_option
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, json_option
 
 if TYPE_CHECKING:
     import psycopg
 
 
 @click.command(cls=Command, examples=("penstock migrate", "penstock migrate --check"))
-@click.option("--check", is_flag=True, help="Change nothing; exit with 5 if the schema is out of date.")
+@click.option("--check", is_flag=True, help="Check only; exit with 5 if the schema is out of date.")
 @json_option
 @click.pass_obj
 def migrate(given: Given, check: bool, as_json: bool) -> None:
-    """Bring the schema to the version that this penstock needs.
+    """Install or upgrade the schema.
 
-    Goes forward only, in one transaction; running it again does no harm. Prints the version before and after, and how
-    many partitions there are, in total and with messages.
+    Runs in one transaction, never downgrades, and may be repeated. Prints the version before and after, and the number
+    of partitions, in total and with messages.
     """
     from penstock.postgres import migrate
 
@@ -49,12 +50,12 @@ def migrate(given: Given, check: bool, as_json: bool) -> None:
 @click.option(
     "--create-on-first-use",
     type=click.Choice(["on", "off"]),
-    help="Whether a push, pop, configure or `group create` makes the queue if there is none, and a pop its group.",
+    help="Let push, pop, configure and `group create` create a missing queue, and pop a missing group.",
 )
 @json_option
 @click.pass_obj
 def database(given: Given, create_on_first_use: str | None, as_json: bool) -> None:
-    """Show or change what holds for the whole database."""
+    """Show or change database-wide settings."""
     wanted = None if create_on_first_use is None else create_on_first_use == "on"
     with given.client() as client:
         now = client.configure_database(create_on_first_use=wanted)
@@ -65,9 +66,9 @@ def database(given: Given, create_on_first_use: str | None, as_json: bool) -> No
     cls=Command, connects=False, examples=("penstock sql > penstock.sql", 'penstock sql | psql "$DATABASE_URL"')
 )
 def sql() -> None:
-    """Print the whole schema for psql, without connecting to anything.
+    """Print the schema as SQL for psql.
 
-    It makes of an empty database what `penstock migrate` makes of it.
+    Does not connect. In an empty database the script does the same as `penstock migrate`.
     """
     from penstock import sql
 
@@ -80,13 +81,13 @@ def sql() -> None:
 )
 @click.argument("role", type=click.Choice(["producer", "consumer", "admin"]))
 @click.argument("user")
-@click.option("--sql", "as_sql", is_flag=True, help="Print the SQL instead of running it; nothing is connected to.")
+@click.option("--sql", "as_sql", is_flag=True, help="Print the SQL instead of running it, without connecting.")
 @click.pass_obj
 def grant(given: Given, role: str, user: str, as_sql: bool) -> None:
-    """Give the database user USER a role.
+    """Grant a role to a database user.
 
-    A producer pushes, a consumer reads, an admin does both and all that changes or removes. The three roles
-    penstock_producer, penstock_consumer and penstock_admin are made where they are missing.
+    A producer pushes; a consumer reads, pops and acknowledges; an admin may do everything. Creates the roles
+    penstock_producer, penstock_consumer and penstock_admin if they are missing.
 
     Run it as a superuser, or as the owner of the schema penstock with CREATEROLE.
     """
@@ -111,7 +112,7 @@ def _grant_script(role: str, user: str) -> str:
 
 @contextmanager
 def _connection(given: Given) -> "Iterator[psycopg.Connection[Any]]":
-    """Open a connection of its own, whatever state the schema is in."""
+    """Open a connection without checking the schema."""
     from penstock.postgres.address import open_address
 
     address = open_address(given.settings(), check_schema=False)

@@ -1,4 +1,4 @@
-"""Another position for a group: `seek`, after a look at what that would do."""
+"""Move a group to another position: `seek`, with a preview."""
 
 import sys
 from datetime import datetime
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.cli import output
-from penstock.cli.options import Command, Given, confirm, json_option, position
+from penstock.cli.connection import Given
+from penstock.cli.options import Command, confirm, json_option, position
 
 if TYPE_CHECKING:
     from penstock.broker.infos import SeekResult
@@ -26,18 +27,18 @@ _COUNTS = ("visited", "moved", "redelivered", "skipped", "revoked")
     ),
 )
 @click.argument("queue")
-@click.option("--group", required=True, help="Group to move.")
+@click.option("--group", required=True, help="Move this group.")
 @click.option(
     "--to",
     "target",
     required=True,
     metavar="earliest|latest|OFFSET|TIME",
     callback=position,
-    help="Where to: an end, an offset, or a time: ISO 8601, or 10m, 2h, 3d ago.",
+    help="Move to an end, an offset, or a time: ISO 8601, or 10m, 2h, 3d ago.",
 )
-@click.option("--partition", help="Only this partition.")
-@click.option("--preview", is_flag=True, help="Only say what would happen.")
-@click.option("--yes", is_flag=True, help="Do not look first, and do not ask.")
+@click.option("--partition", help="Select this partition only.")
+@click.option("--preview", is_flag=True, help="Show what would happen, and change nothing.")
+@click.option("--yes", is_flag=True, help="Skip the preview, and do not ask for confirmation.")
 @json_option
 @click.pass_obj
 def seek(
@@ -52,12 +53,12 @@ def seek(
 ) -> None:
     """Move a group to another position.
 
-    Prints how many partitions were visited and moved, how many messages are delivered again and how many are skipped,
-    and how many claims lost their lease. Shows that first, and asks; where nobody can be asked it needs --yes or
-    --preview. Goes through the partitions in chunks, beside live pushes and pops.
+    Prints the number of partitions visited and moved, messages redelivered and skipped, and claims revoked. Shows a
+    preview and asks for confirmation; without a terminal it needs --yes or --preview. Works in chunks, beside live
+    pushes and pops.
     """
     if not (preview or yes) and not (sys.stdin and sys.stdin.isatty()):
-        raise click.UsageError("to move a group, say --yes, or --preview to see what that would do")
+        raise click.UsageError("to move a group without a terminal, give --yes, or --preview to see the effect")
     where = f"group {group} of queue {queue}" if partition is None else f"group {group} in partition {partition}"
     with given.client() as client:
         total = None
@@ -84,12 +85,12 @@ def _seek(
     seen = 0
     with output.progress("partitions", total) as advance:
 
-        def tell(so_far: "SeekResult") -> None:
+        def show(so_far: "SeekResult") -> None:
             nonlocal seen
             advance(so_far.visited - seen)
             seen = so_far.visited
 
-        return client.seek(queue, group, target, partition=partition, preview=preview, progress=tell)
+        return client.seek(queue, group, target, partition=partition, preview=preview, progress=show)
 
 
 def _show(done: "SeekResult", as_json: bool) -> None:

@@ -1,9 +1,9 @@
-"""The main job end to end, on real data that is made here: every count is checked against what was made.
+"""A demo of the main features on generated data; every count is checked.
 
-It works on queues and a table of its own, which it removes, so it can run at any time and as often as you like.
+It uses its own queues and a table of its own and removes both, so it can run at any time.
 
-To read further: `stage` is what all of it shares, `log` the part without consumers, `groups` the part with them, `crew`
-their processes as seen from here, `worker` one of them from the inside, and `spark` a job of Spark.
+To read further: `stage` is what all parts share, `log` the part without consumers, `groups` the part with consumers,
+`processes` starts and stops them, `worker` is what one runs, and `spark` is a Spark job.
 """
 
 import time
@@ -18,9 +18,9 @@ from penstock.postgres.address import redact
 def run(client: Client, echo: Callable[[str], None], *, stay: bool, spark: bool = True) -> None:
     """Run the demo; with `stay`, leave its queues to look at until Ctrl-C; without `spark`, leave out that part."""
     # Not above: a consumer process passes through this file on its way to `worker`.
-    from penstock.demo.crew import Crew
     from penstock.demo.groups import Groups
     from penstock.demo.log import Log
+    from penstock.demo.processes import Processes
     from penstock.demo.spark import Spark
     from penstock.demo.stage import Stage
 
@@ -28,11 +28,11 @@ def run(client: Client, echo: Callable[[str], None], *, stay: bool, spark: bool 
     begun = datetime.now(UTC)
     try:
         Log(stage).run()
-        with Crew(client.dsn) as crew:
-            Groups(stage, crew).run()
+        with Processes(client.dsn) as processes:
+            Groups(stage, processes).run()
         if spark:
             Spark(stage).run()
-        echo(f"Everything was as it must be, in {(datetime.now(UTC) - begun).total_seconds():.1f} s.")
+        echo(f"All counts are correct; took {(datetime.now(UTC) - begun).total_seconds():.1f} s.")
         if stay:
             with suppress(KeyboardInterrupt):
                 echo(f"serving at {redact(client.dsn)}; Ctrl-C to stop")

@@ -5,7 +5,7 @@ What must come out is computed from what was pushed; what came out is what the c
 
 from collections import Counter
 
-from penstock.demo.crew import Crew
+from penstock.demo.processes import Processes
 from penstock.demo.stage import Stage
 from penstock.demo.worker import BATCH, HELD_FROM, LEASE
 
@@ -19,9 +19,9 @@ CONSUMERS = 2
 class Groups:
     """The part of the demo with consumers."""
 
-    def __init__(self, stage: Stage, crew: Crew) -> None:
+    def __init__(self, stage: Stage, processes: Processes) -> None:
         self.client = stage.client
-        self.crew = crew
+        self.processes = processes
         self.echo = stage.echo
         self.check = stage.check
         self.row = stage.row
@@ -54,7 +54,7 @@ class Groups:
     def kill_a_consumer(self) -> None:
         """Kill a consumer that holds a claim."""
         self.echo("7. A consumer dies with messages in its hands")
-        victim = self.crew.hire(self.queue, "billing", "--hold")
+        victim = self.processes.start(self.queue, "billing", "--hold")
         self.wait("a consumer takes a batch", lambda: len(victim.reports) == BATCH or self.someone_ended())
         victim.kill()
         taken = [(report.partition, report.order) for report in victim.reports]
@@ -68,7 +68,7 @@ class Groups:
         self.echo(f"8. {CONSUMERS} consumers for each group, every one a process")
         for group in ("billing", "mailer"):
             for _ in range(CONSUMERS):
-                self.crew.hire(self.queue, group)
+                self.processes.start(self.queue, group)
         self.finish()
         good = [order for order in range(ORDERS) if order != POISON]
         self.check("orders billed, each once", self.done("billing"), good)
@@ -84,7 +84,7 @@ class Groups:
         """Deliver the dead letter again, to a consumer that can handle it."""
         self.echo("9. The consumer is mended, and the dead letter delivered again")
         self.check("redriven", self.client.redrive(self.queue, "billing"), 1)
-        mended = self.crew.hire(self.queue, "billing", "--mended")
+        mended = self.processes.start(self.queue, "billing", "--mended")
         self.finish()
         self.check("handled by it", [(report.order, report.outcome) for report in mended.reports], [(POISON, "done")])
 
@@ -108,11 +108,11 @@ class Groups:
     def finish(self) -> None:
         """Wait until nothing is left to do, and let the consumers go."""
         self.wait("the consumers are done", lambda: not any(self.lags().values()) or self.someone_ended())
-        self.crew.dismiss()
+        self.processes.stop()
 
     def someone_ended(self) -> bool:
         """Stop when a consumer has ended by itself; never true."""
-        self.crew.require_alive()
+        self.processes.require_alive()
         return False
 
     def lags(self) -> dict[str, int]:
@@ -121,17 +121,17 @@ class Groups:
 
     def done(self, group: str) -> list[int]:
         """Return the orders that a group has handled, as often as it has."""
-        return sorted(report.order for report in self.crew.reports(group) if report.outcome == "done")
+        return sorted(report.order for report in self.processes.reports(group) if report.outcome == "done")
 
     def redelivered(self, group: str) -> int:
         """Count the times that a message was delivered again; a redriven one is a delivery of its own."""
-        deliveries = Counter((report.partition, report.order) for report in self.crew.reports(group))
+        deliveries = Counter((report.partition, report.order) for report in self.processes.reports(group))
         return sum(deliveries.values()) - len(deliveries)
 
     def out_of_order(self) -> list[str]:
         """Return the customers whose bills were not made in the order of their orders."""
         billed: dict[str, list[int]] = {customer: [] for customer in self.pushed}
-        for report in self.crew.reports("billing"):
+        for report in self.processes.reports("billing"):
             if report.outcome == "done":
                 billed[report.partition].append(report.order)
         return [

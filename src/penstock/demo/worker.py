@@ -20,8 +20,8 @@ from penstock.client.client import Client
 BATCH = 20
 HELD_FROM = "customer-0"
 LEASE = 1.0
-# Whoever does not end by itself by then is stuck.
-_FAREWELL = 10.0
+# Seconds after which a process that does not stop is killed.
+_STOP_TIMEOUT = 10.0
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ def main() -> None:
 
 def hold(client: Client, queue: str, group: str) -> None:
     """Take a batch, like a consumer that hangs."""
-    batch = client.pop(queue, group, partition=HELD_FROM, max_messages=BATCH, lease=LEASE, wait=_FAREWELL)
+    batch = client.pop(queue, group, partition=HELD_FROM, max_messages=BATCH, lease=LEASE, wait=_STOP_TIMEOUT)
     for message in batch.messages if batch else ():
         report(message, "held")
 
@@ -84,7 +84,7 @@ def _end_with_input(stop: threading.Event) -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
     stop.set()
-    time.sleep(_FAREWELL)
+    time.sleep(_STOP_TIMEOUT)
     os._exit(1)
 
 

@@ -12,8 +12,8 @@
     clean.to("orders.clean", partition="customer")
 
 `penstock run flows.py` runs them. To read further: `flow` is what is written down, `checking` what is refused before
-anything starts, `frames` how it becomes a query, `enlisting` what that query goes on from, `running` one query that is
-kept alive, `supervisor` all of them, `poison` how a message is found at which a step fails. `archiving` and
+anything starts, `frames` its DataFrames, `queries` its checkpoint and registration, `running` one running query,
+`supervisor` all of them, `poison` the search for messages at which a step fails. `archiving` and
 `backfilling` are jobs that run once. Spark is imported when something is run, and not before.
 """
 

@@ -253,12 +253,15 @@ class Archiving:
         import msgspec
         from pyspark.errors import PySparkException
 
-        from penstock.pipeline.failing import as_penstock
+        from penstock.pipeline.job_errors import as_penstock
+        from penstock.spark.signing import new_sign
 
+        sign = new_sign()
+        tasks = self.spark.range(0, count, 1, count)
         try:
-            rows = self.spark.range(0, count, 1, count).mapInArrow(partial(_each, work), "result binary").collect()
+            rows = tasks.mapInArrow(partial(_each, work, sign), "result binary").collect()
         except PySparkException as error:
-            raise as_penstock(error) from None
+            raise as_penstock(error, sign) from None
         return [one for row in rows for one in msgspec.msgpack.decode(bytes(row.result), type=kind)]
 
 
@@ -291,13 +294,17 @@ def _require_whole(pages: "Sequence[PlannedPage]", files: "Sequence[File]") -> N
 # What runs in tasks. Spark's processes import it from here.
 
 
-def _each(work: Callable[[int], Any], batches: Iterator[Any]) -> Iterator[Any]:
+def _each(work: Callable[[int], Any], sign: str, batches: Iterator[Any]) -> Iterator[Any]:
     import msgspec
     import pyarrow as pa
 
+    from penstock.spark.signing import signing
+
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            yield pa.record_batch([pa.array([msgspec.msgpack.encode(work(number))], pa.binary())], ["result"])
+            with signing(sign):
+                result = work(number)
+            yield pa.record_batch([pa.array([msgspec.msgpack.encode(result)], pa.binary())], ["result"])
 
 
 def _write(job: "Job", tasks: "list[Task]", number: int) -> "list[File]":

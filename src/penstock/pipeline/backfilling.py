@@ -109,8 +109,12 @@ def _replay(
 ) -> None:
     from pyspark.errors import PySparkException
 
-    from penstock.pipeline.failing import as_penstock
+    from penstock.pipeline.job_errors import as_penstock
     from penstock.spark import session
+    from penstock.spark.signing import new_sign
+
+    sign = new_sign()
+    given = {**given, "errorSign": sign}
 
     ends: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for partition, (low, high) in ranges.items():
@@ -124,4 +128,4 @@ def _replay(
         rows = frame.select("partition", "key", "value", "headers")
         rows.write.format("penstock").options(**given, **written).mode("append").save()
     except PySparkException as error:
-        raise as_penstock(error) from None
+        raise as_penstock(error, sign) from None

@@ -1,6 +1,6 @@
 """Everything that can be refused before anything starts, and the shape of a flow that its checkpoint depends on.
 
-All problems of all flows are found, and told together: whoever mends a file wants to mend it once.
+All problems of all flows are found and reported together, so that a file can be fixed in one go.
 """
 
 import contextlib
@@ -99,7 +99,7 @@ def _checked(spark: "SparkSession", flow: Flow, connection: Connection) -> "Data
 
 @contextlib.contextmanager
 def _unlogged() -> Iterator[None]:
-    """Keep Spark from logging what it refuses, with all of Java's stack: it is told in a line, with its place."""
+    """Keep Spark from logging what it refuses, with all of Java's stack: it is reported in one line, with its place."""
     from pyspark.logger import PySparkLogger
 
     loggers = [PySparkLogger.getLogger(name) for name in _REFUSALS]
@@ -191,11 +191,16 @@ def _own_problems(flow: Flow) -> list[str]:
     if not flow.name or len(flow.name.encode()) > 200 or not flow.name.isprintable() or flow.name[0] in "~*":
         found.append((flow.where, "a name has 1 to 200 printable characters, and does not begin with ~ or *"))
     if not flow.routes:
-        found.append((flow.where, "it goes nowhere: say `to`, `route`, `to_parquet` or `to_table`"))
+        found.append((flow.where, "it has no output: add `to`, `route`, `to_parquet` or `to_table`"))
     if (not all(flow.sources) and len(flow.sources) > 1) or not all(
         alias.isidentifier() for alias in flow.sources if alias
     ):
-        found.append((flow.where, "the aliases of its sources must be names of Python, for its first step"))
+        found.append(
+            (
+                flow.where,
+                "the aliases of its sources must be Python identifiers: they are the arguments of its first step",
+            )
+        )
     if not _TRIGGER.fullmatch(flow.trigger):
         found.append((flow.where, f'trigger is {flow.trigger!r} but must be a time such as "10 seconds"'))
     try:
@@ -212,7 +217,7 @@ def _own_problems(flow: Flow) -> list[str]:
         if "," in queue or queue != queue.strip()
     ]
     if len(set(queues)) < len(queues):
-        found.append((flow.where, "it reads the same queue twice: read it once, and part it in a step"))
+        found.append((flow.where, "it reads the same queue twice: read it once and split it in a step"))
     names = [step.name for step in flow.steps] + [expectation.name for expectation in flow.expectations]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -266,7 +271,7 @@ def _cycles(flows: Sequence[Flow]) -> list[str]:
         for name in after[path[-1]]:
             if name in path:
                 loop = path[path.index(name) :]
-                found.append(f"the flows go in a circle, and would never end: {' → '.join([*loop, name])}")
+                found.append(f"the flows form a cycle: {' → '.join([*loop, name])}")
             elif name not in done:
                 walk([*path, name])
         done.add(path[-1])

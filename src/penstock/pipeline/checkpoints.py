@@ -11,7 +11,7 @@ def place(base: str, flow: str) -> str:
 
 
 def default_base(home: Path) -> str:
-    """Return where checkpoints lie when nobody says: in a folder that survives restarts."""
+    """Return the default folder of checkpoints, which survives restarts."""
     return str(home / "checkpoints")
 
 
@@ -22,7 +22,7 @@ def absolute(path: str) -> str:
 
 
 def is_missing(path: str) -> bool:
-    """Say whether a checkpoint that should be there is not; of a remote one nobody can tell before it is used."""
+    """Say whether a checkpoint that should be there is not; a remote one is never taken for missing."""
     local = local_path(path)
     return local is not None and not (local / "metadata").exists()
 

@@ -2,10 +2,10 @@
 
 What the failing epoch reads is read once more and kept, and run as batches that write nothing, in halves, until single
 messages are left that fail by themselves, twice. They are remembered, and when the epoch is run again its source makes
-dead letters of them. An epoch that fails as a stream and not as a batch is nobody's fault here, and is left to backoff.
+dead letters of them. An epoch that fails as a stream and not as a batch is left to backoff.
 
 A search takes at most `MOST_SECONDS` and goes on, with what it has found left out, when the epoch fails again. More
-than `MOST` messages of one epoch are no poison: the step is broken, and somebody has to mend it.
+than `MOST` messages of one epoch are no poison: the step is broken and must be fixed.
 """
 
 import json
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.pipeline import frames
 from penstock.pipeline.flow import Flow
 from penstock.pipeline.frames import Connection, Problem
-from penstock.pipeline.running import FAILURES, explain, own_error
+from penstock.pipeline.running import FAILURES, explain, java_classes, own_error
 from penstock.postgres.database import Database
 from penstock.postgres.statements import flow_calls
 from penstock.postgres.statements.flow_calls import Range
@@ -35,8 +35,9 @@ MOST = 100
 MOST_SECONDS = 120.0
 # Of fewer than so many, all may be poison. And so many are tried for some that are none.
 _FEW = 10
-# What is no message's fault, beside penstock's own errors: a machine that is too busy to start a process.
-_NOBODYS_FAULT = "Python worker failed to connect back"
+# What no message is to blame for, beside penstock's own errors: a machine that is too busy to start a process.
+# Spark has no error condition for it, but the wait for the process ends with this.
+_NO_MESSAGES_FAULT = {"java.net.SocketTimeoutException"}
 _PLACE = "__penstock_place"
 
 
@@ -171,11 +172,10 @@ class Probe:
             # It cannot run as a batch: nothing is learned about messages.
             raise _Interrupted from error
         except FAILURES as error:
-            text = explain(error)
             is_own = own_error(error, self._connection.sign) is not None
-            if self._stopped or is_own or text.startswith(_NOBODYS_FAULT):
+            if self._stopped or is_own or _NO_MESSAGES_FAULT & java_classes(error):
                 raise _Interrupted from error
-            return text
+            return explain(error)
         return None
 
     def _sources(self, spans: Mapping[str, Span]) -> "dict[str, DataFrame]":
@@ -201,10 +201,10 @@ class Probe:
                 first, second = part.halves()
                 known = self.fails([first, *others])
                 part = second if known is None else first
-            # Twice: a service that was away for a moment is nobody's poison.
-            error = (known or self.fails([part, *others])) and self.fails([part, *others])
-            if error:
-                found.append(self._found(part, self._blamed([part, *others]), error))
+            error = known or self.fails([part, *others])
+            blamed = self._blamed([part, *others]) if error else None
+            if error and blamed:
+                found.append(self._found(part, blamed, error))
             rest = rest._replace(start=part.stop)
             if rest.start == rest.stop or self.fails([rest, *others]) is None:
                 return
@@ -213,11 +213,14 @@ class Probe:
         row = self._places[span.alias].slice(span.start, 1).to_pylist()[0]
         return Found(self._ids[row["queue"], row["partition"]], row["offset"], part, error)
 
-    def _blamed(self, spans: Sequence[Span]) -> str:
-        """Return the first step at which a message fails; past all of them, it is an expectation or a route."""
+    def _blamed(self, spans: Sequence[Span]) -> str | None:
+        """Return the first step at which a message fails; past all of them, it is an expectation or a route.
+
+        None if it does not fail this time: a service may have been away for a moment.
+        """
         low, high = 1, len(self._flow.steps)
         if not high or self.fails(spans, high) is None:
-            return "expectations and routes"
+            return None if self.fails(spans) is None else "expectations and routes"
         while low < high:
             middle = (low + high) // 2
             low, high = (middle + 1, high) if self.fails(spans, middle) is None else (low, middle)

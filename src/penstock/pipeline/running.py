@@ -1,7 +1,7 @@
-"""One query that is kept alive: started, watched, paused, started again with backoff when it fails, and told about.
+"""Keeps one query running: starts, watches and pauses it, and starts it again with backoff when it fails.
 
 A query that fails has committed all of an epoch or nothing of it, so starting it again is always safe. What no restart
-can mend, a flow that Spark refuses or a checkpoint of another query, is failed at once and says what to do.
+can fix, a flow that Spark refuses or a checkpoint of another query, is failed at once and says what to do.
 """
 
 import re
@@ -16,8 +16,8 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from penstock.broker.texts import storable
 from penstock.errors import CheckpointError, DataLost, PenstockError
-from penstock.postgres.statements.flow_calls import Telling
-from penstock.spark.signing import signed_error
+from penstock.postgres.statements.flow_calls import Telling as FlowStatus
+from penstock.spark.signing import SignedError, signed_error
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -30,8 +30,10 @@ PATIENCE = 2
 FAILURES = (PySparkException, Py4JJavaError)
 # A rate is that of the last epoch, for as long as it can be called the last.
 _RATE_SECONDS = 10.0
-# What no repetition mends.
-_HOPELESS = {CheckpointError.__name__, DataLost.__name__}
+# An exception may be its own cause, by a detour.
+_MOST_CAUSES = 20
+# What no restart can fix.
+_PERMANENT = (CheckpointError, DataLost)
 # What a task failed with, in the one line that Spark says of a job.
 _LOST_TASK = re.compile(r"\): (?:[\w.]+\.)?(\w+(?:Error|Exception): .+?)(?:\. |$)", re.MULTILINE)
 # The words of an exception at the end of a Python traceback, or of Spark's list of causes.
@@ -50,7 +52,7 @@ class Search(Protocol):
         """Let it end soon, from another thread."""
 
 
-class Mending:
+class SearchThread:
     """A search in a thread of its own: whoever looks after all the other queries cannot wait for it."""
 
     def __init__(self, search: Search) -> None:
@@ -78,13 +80,13 @@ class Mending:
 
 
 class Running:
-    """A flow's query, or that of a copy. `start` starts it, `mend` may do something about a message that fails."""
+    """A flow's query, or that of a copy. `start` starts it, `new_search` looks for messages that fail."""
 
     def __init__(
         self,
         name: str,
         start: "Callable[[], StreamingQuery]",
-        mend: "Callable[[StreamingQuery], Search] | None" = None,
+        new_search: "Callable[[StreamingQuery], Search] | None" = None,
         *,
         once: bool = False,
         give_up: int | None = None,
@@ -94,13 +96,13 @@ class Running:
     ) -> None:
         self.name = name
         self._start = start
-        self._mend = mend
+        self._new_search = new_search
         self._once = once
         self._give_up = give_up
         self._backoff = backoff
         self._sign = sign
         self._query: StreamingQuery | None = None
-        self._mending: Mending | None = None
+        self._search_thread: SearchThread | None = None
         self._retry_at = 0.0
         self._seen_at = 0.0
         self.state = "starting"
@@ -127,9 +129,9 @@ class Running:
             return
         if self.state == "paused":
             self.state, self._retry_at = "starting", 0.0
-        if self._mending is not None:
-            if self._mending.is_over:
-                self._mended(self._mending.result)
+        if self._search_thread is not None:
+            if self._search_thread.is_over:
+                self._search_ended(self._search_thread.result)
             return
         if self._query is None:
             if not self.is_over and time.monotonic() >= self._retry_at:
@@ -145,12 +147,12 @@ class Running:
             self._back_off(explain(error))
             self._maybe_give_up()
 
-    def telling(self) -> Telling:
-        """Return how it fares."""
+    def status(self) -> FlowStatus:
+        """Return its status."""
         left = self._retry_at - time.monotonic()
         retry = datetime.now(UTC) + timedelta(seconds=left) if self.state == "backing off" else None
         rate = self._rate if time.monotonic() - self._seen_at < _RATE_SECONDS and self.state == "running" else 0.0
-        return Telling(self.state, self.failures, self.error, retry, self.epoch, round(rate, 1), self.late_rows)
+        return FlowStatus(self.state, self.failures, self.error, retry, self.epoch, round(rate, 1), self.late_rows)
 
     def stop(self) -> None:
         """Stop it, in the middle of an epoch if need be."""
@@ -193,7 +195,7 @@ class Running:
         seen: Any = query.recentProgress if epoch > self._looked_at + 1 else [newest]
         for progress in seen:
             late = sum(int(operator.numRowsDroppedByWatermark) for operator in progress.stateOperators)
-            # An idle query tells the same epoch again, without any.
+            # An idle query reports the same epoch again, without any.
             if late and int(progress.batchId) > self._late_at:
                 self._late_at = int(progress.batchId)
                 self.late_rows += late
@@ -209,18 +211,18 @@ class Running:
             self.error = None
             return
         own = own_error(problem, self._sign)
-        text = own or explain(problem)
-        if own is not None and own.partition(": ")[0] in _HOPELESS:
+        text = explain(problem) if own is None else str(own)
+        if own is not None and issubclass(own.kind, _PERMANENT):
             self._fail(f"{text} `penstock run --reset {self.name}` begins with a new checkpoint where the flow stands.")
             return
         self._back_off(text)
-        if self.failures >= PATIENCE and self._mend is not None:
-            self._mending = Mending(self._mend(query))
+        if self.failures >= PATIENCE and self._new_search is not None:
+            self._search_thread = SearchThread(self._new_search(query))
         else:
             self._maybe_give_up()
 
-    def _mended(self, done: str | None) -> None:
-        self._mending = None
+    def _search_ended(self, done: str | None) -> None:
+        self._search_thread = None
         if done is not None:
             self.remark, self._retry_at, self.state = done, 0.0, "starting"
         else:
@@ -243,24 +245,35 @@ class Running:
         if self._query is not None:
             query, self._query = self._query, None
             query.stop()
-        if self._mending is not None:
-            mending, self._mending = self._mending, None
-            mending.stop()
+        if self._search_thread is not None:
+            search_thread, self._search_thread = self._search_thread, None
+            search_thread.stop()
 
 
-def own_error(error: Exception, sign: str | None) -> str | None:
-    """Return the name and the words of what penstock's source or sink raised, or None if it was somebody else.
+def own_error(error: Exception, sign: str | None) -> SignedError | None:
+    """Return what penstock's source or sink raised, or None if it was somebody else.
 
     What a step raises may say anything, and is no reason to give up its flow or to spare its messages.
     """
     found = signed_error(str(error), sign)
-    return None if found is None else storable(found)[:500]
+    return None if found is None else found._replace(text=storable(found.text)[:500])
+
+
+def java_classes(error: Exception) -> set[str]:
+    """Return the classes of the Java exceptions behind an error; none where Spark Connect keeps them to itself."""
+    cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    found: set[str] = set()
+    while cause is not None and len(found) < _MOST_CAUSES:
+        found.add(str(cause.getClass().getName()))
+        cause = cause.getCause()
+    return found
 
 
 def explain(error: Exception) -> str:
-    """Return in a few words what is wrong: the innermost exception, and not Spark's story of it.
+    """Return in a few words what is wrong: the innermost exception, and not all that Spark says of it.
 
-    All that a step says about its failure comes through here, so this is where it is made fit to be stored.
+    It is for people to read; no decision depends on it. All that a step says about its failure comes through here, so
+    this is where it is made fit to be stored.
     """
     text = str(error)
     found = _CAUSE.findall(text)

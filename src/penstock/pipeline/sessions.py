@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from penstock import spark as connector
 from penstock.errors import SetupError
 from penstock.settings import Settings
-from penstock.spark.sessions import prepared
+from penstock.spark.sessions import DAEMON_MODULE, DAEMON_SETTING, prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ def opened(
         if master is None:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         spark = connector.session("penstock run", master, _DEFAULTS | dict(said))
-        _hush(spark)
+        _silence_accumulator_server(spark)
     try:
         yield spark
     finally:
@@ -50,8 +50,8 @@ def opened(
             spark.stop()
 
 
-def _hush(spark: "SparkSession") -> None:
-    """Keep PySpark's server of accumulators from printing a traceback when Java goes first, as with a signal to all."""
+def _silence_accumulator_server(spark: "SparkSession") -> None:
+    """Keep PySpark's accumulator server from printing a traceback when Java ends first, as after a signal to all."""
     server = getattr(spark.sparkContext, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda request, client_address: None
@@ -66,6 +66,7 @@ def _connect(remote: str, said: Mapping[str, str]) -> "SparkSession":
     if remote.startswith("local"):
         _require_port()
         builder = builder.config("spark.connect.grpc.binding.address", "127.0.0.1")
+        builder = builder.config(DAEMON_SETTING, DAEMON_MODULE)
     # What the server does not let a session set, it passes over and says so.
     for key, value in said.items():
         builder = builder.config(key, value)

@@ -1,8 +1,8 @@
-"""All flows of a file under one roof: each its own query, which take turns, and none of which another can stop.
+"""Runs all flows of a file, each as a query of its own: they take turns, and a failing one stops no other.
 
-Before anything starts, everything is checked, held against other supervisors, and registered. Then one loop looks at
-every query several times a second. What takes its time there, the start of a query for instance, must not make others
-believe that we are gone: telling how the flows fare, and hearing which shall pause, has a thread of its own.
+Before anything starts, all flows are checked, claimed and registered. Then one loop looks at every query several times
+a second. Status and heartbeats are sent by a thread of their own, so that a slow start of a query does not make other
+supervisors take the flows for lost.
 """
 
 import logging
@@ -20,14 +20,14 @@ from pyspark.errors import PySparkException
 
 from penstock.errors import InvalidFlows, InvalidInput, PenstockError, Retryable, SetupError, Unavailable
 from penstock.pipeline import checking, checkpoints
-from penstock.pipeline.enlisting import Enlister, Wishes
 from penstock.pipeline.flow import Flow
 from penstock.pipeline.frames import Connection
 from penstock.pipeline.loading import ship
+from penstock.pipeline.queries import QueryBuilder, RunOptions
 from penstock.pipeline.running import BACKOFF_FIRST, Running, explain
 from penstock.postgres.database import Database
 from penstock.postgres.statements import flow_calls
-from penstock.postgres.statements.flow_calls import Telling
+from penstock.postgres.statements.flow_calls import Telling as FlowStatus
 from penstock.settings import Settings
 from penstock.spark.signing import new_sign
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TICK = 0.1
-_TELL_SECONDS = 1.0
-_BEAT_SECONDS = 5.0
+_STATUS_SECONDS = 1.0
+_HEARTBEAT_SECONDS = 5.0
 
 
 @dataclass
@@ -48,13 +48,13 @@ class Member:
 
     running: Running
     level: int
-    told: Telling | None = None
-    told_at: float = 0.0
+    sent: FlowStatus | None = None
+    sent_at: float = 0.0
     taken_by: str | None = None
 
 
 class Supervisor:
-    """Runs flows until it is told to stop, or with `once` until they have read what is there.
+    """Runs flows until `end` is called, or with `once` until they have read what is there.
 
     `reset` names flows that begin with a new checkpoint, where they stand. `checkpoints` is where new ones lie.
     `backoff` is how many seconds a query waits that failed once.
@@ -76,7 +76,7 @@ class Supervisor:
         unknown = set(reset) - set(self._names)
         if unknown:
             raise InvalidInput(f"there is no flow {', '.join(sorted(unknown))} to reset in this file")
-        self._wishes = Wishes(checkpoints or default_base(settings), once, frozenset(reset), backoff)
+        self._options = RunOptions(checkpoints or default_base(settings), once, frozenset(reset), backoff)
         self._echo = echo
         self._me = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._connection = Connection(settings.url, new_sign())
@@ -87,13 +87,13 @@ class Supervisor:
         self.members: list[Member] = []
 
     def end(self) -> None:
-        """Let it stop all queries and return; safe at any moment."""
+        """Stop all queries and let `run` return; safe at any moment."""
         self._ending.set()
         # What Spark's other half says from now on is that it is gone.
         logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
 
     def require_free(self) -> None:
-        """Refuse flows that somebody else runs, and names and ends that contradict each other: before Spark starts."""
+        """Refuse flows that another supervisor runs, and conflicting names and queues, before Spark starts."""
         checking.prepare(self.flows)
         for info in self._database.run(flow_calls.flows()):
             is_run = info.state in ("starting", "running", "backing off") and info.supervisor is not None
@@ -103,28 +103,32 @@ class Supervisor:
     def run(self, spark: "SparkSession", observe: Callable[[Sequence[Running]], None] | None = None) -> bool:
         """Run the flows; returns whether none of them failed."""
         done = threading.Event()
-        teller = threading.Thread(target=self._tell_all, args=(done,), daemon=True)
+        heartbeat = threading.Thread(target=self._send_heartbeats, args=(done,), daemon=True)
         try:
             self._prepare(spark)
             self._paused = self._database.run(flow_calls.paused())
-            teller.start()
+            heartbeat.start()
             self._loop(observe)
-        except PenstockError:
-            raise
-        except (Py4JError, OSError) as error:
-            # A signal to the whole process group ends Spark too, and perhaps before us.
-            if not self._ending.is_set():
+        except (PenstockError, Py4JError, OSError) as error:
+            # A signal to the whole process group ends Spark too, perhaps before us, and then any check may fail.
+            if self._ending.is_set():
+                pass
+            elif isinstance(error, PenstockError):
+                raise
+            else:
                 raise SetupError(f"Spark is gone; what was not published is read again next time ({error})") from error
         finally:
             self._stop()
             done.set()
-            if teller.is_alive():
-                teller.join()
+            if heartbeat.is_alive():
+                heartbeat.join()
             self._release()
             self._database.close()
         return not any(member.running.state == "failed" for member in self.members)
 
     def _prepare(self, spark: "SparkSession") -> None:
+        if self._ending.is_set():
+            return
         checking.prepare(self.flows)
         spark.conf.set("spark.sql.ansi.enabled", "false")
         for flow in self.flows:
@@ -134,13 +138,13 @@ class Supervisor:
         # Before anything is written: another one may be running them.
         for name in self._names:
             self._hold(name)
-        enlister = Enlister(spark, self._database, self._connection, self._wishes, self._echo)
+        builder = QueryBuilder(spark, self._database, self._connection, self._options, self._echo)
         levels = checking.levels(self.flows)
         problems: list[str] = []
         for flow in self.flows:
             read = {queue for other in self.flows if other is not flow for queue in other.sources.values()}
             try:
-                first, *copies = enlister.enlist(flow, made[flow.name], read)
+                first, *copies = builder.build(flow, made[flow.name], read)
             except InvalidInput as error:
                 problems.append(str(error))
                 continue
@@ -150,27 +154,27 @@ class Supervisor:
             raise InvalidFlows("\n".join(problems))
 
     def _hold(self, name: str) -> None:
-        """Become the one who runs a flow, or refuse."""
-        starting = Telling("starting")
-        told = self._database.run(flow_calls.tell(name, self._me, starting))
-        if told.holder != self._me and _is_dead(told.holder):
-            told = self._database.run(flow_calls.tell(name, self._me, starting, take_over=True))
-        if told.holder != self._me:
-            raise _held(name, told.holder)
+        """Claim a flow, or refuse if another supervisor runs it."""
+        starting = FlowStatus("starting")
+        reply = self._database.run(flow_calls.tell(name, self._me, starting))
+        if reply.holder != self._me and _is_dead(reply.holder):
+            reply = self._database.run(flow_calls.tell(name, self._me, starting, take_over=True))
+        if reply.holder != self._me:
+            raise _held(name, reply.holder)
         self._held.append(name)
 
     def _release(self) -> None:
-        """Say the last of every flow that was held: how it ended, or that it never began."""
+        """Send the last status of every flow that was held: how it ended, or that it never started."""
         last = {member.running.name: member for member in self.members}
         for name in self._held:
             member = last.get(name)
             if member is not None and member.taken_by is not None:
                 continue
-            telling = Telling("stopped") if member is None else member.running.telling()
-            if member is not None and member.told == telling and member.running.is_over:
+            status = FlowStatus("stopped") if member is None else member.running.status()
+            if member is not None and member.sent == status and member.running.is_over:
                 continue
             try:
-                self._database.run(flow_calls.tell(name, self._me, telling))
+                self._database.run(flow_calls.tell(name, self._me, status))
             except Unavailable:
                 return
             except PenstockError:
@@ -180,18 +184,18 @@ class Supervisor:
         seen = 0.0
         while not self._ending.is_set():
             paused = self._paused
-            # Who reads what is there and ends cannot wait for somebody to resume a flow.
-            waiting = paused if self._wishes.once else set()
+            # With `once`, nothing waits for a flow to be resumed.
+            waiting = paused if self._options.once else set()
             levels = [m.level for m in self.members if not m.running.is_over and m.running.name not in waiting]
             for member in self.members:
                 if self._ending.is_set():
                     return
-                is_due = not self._wishes.once or (bool(levels) and member.level == min(levels))
+                is_due = not self._options.once or (bool(levels) and member.level == min(levels))
                 if is_due or member.running.name in paused:
                     self._tick(member, member.running.name in paused)
             if not levels:
                 return
-            if observe is not None and time.monotonic() - seen >= _TELL_SECONDS:
+            if observe is not None and time.monotonic() - seen >= _STATUS_SECONDS:
                 observe([member.running for member in self.members])
                 seen = time.monotonic()
             self._ending.wait(_TICK)
@@ -211,38 +215,38 @@ class Supervisor:
             self._echo(f"{running.name}: {running.remark}")
             running.remark = None
 
-    def _tell_all(self, done: threading.Event) -> None:
-        """Tell how the flows fare, at most once a second, and hear which shall pause."""
-        heard = 0.0
+    def _send_heartbeats(self, done: threading.Event) -> None:
+        """Send the status of the flows, at most once a second, and ask which to pause."""
+        asked_at = 0.0
         while not done.wait(_TICK):
             try:
-                if time.monotonic() - heard >= _TELL_SECONDS:
-                    self._paused, heard = self._database.run(flow_calls.paused()), time.monotonic()
+                if time.monotonic() - asked_at >= _STATUS_SECONDS:
+                    self._paused, asked_at = self._database.run(flow_calls.paused()), time.monotonic()
             except PenstockError:
                 # The database is away: the queries say so, and wait for it.
-                done.wait(_TELL_SECONDS)
+                done.wait(_STATUS_SECONDS)
                 continue
             for member in self.members:
                 try:
-                    self._tell(member)
+                    self._send_status(member)
                 except Exception as error:
-                    # Whatever cannot be told of one flow must not keep others from being heard of, nor from pausing.
-                    member.told_at = time.monotonic()
+                    # A status that cannot be sent must not keep other flows from sending theirs, nor from pausing.
+                    member.sent_at = time.monotonic()
                     if not isinstance(error, PenstockError):
-                        self._echo(f"{member.running.name}: how it fares cannot be told: {explain(error)}")
+                        self._echo(f"{member.running.name}: its status cannot be sent: {explain(error)}")
 
-    def _tell(self, member: Member) -> None:
-        age = time.monotonic() - member.told_at
-        telling = member.running.telling()
-        known = None if member.told is None else member.told._replace(retry_at=telling.retry_at)
-        # What is over is told once: by then somebody else may run it.
-        beat = age >= _BEAT_SECONDS and not member.running.is_over
-        if member.taken_by is not None or age < _TELL_SECONDS or (telling == known and not beat):
+    def _send_status(self, member: Member) -> None:
+        age = time.monotonic() - member.sent_at
+        status = member.running.status()
+        known = None if member.sent is None else member.sent._replace(retry_at=status.retry_at)
+        # The status of an ended flow is sent once: another supervisor may run it by then.
+        beat = age >= _HEARTBEAT_SECONDS and not member.running.is_over
+        if member.taken_by is not None or age < _STATUS_SECONDS or (status == known and not beat):
             return
-        told = self._database.run(flow_calls.tell(member.running.name, self._me, telling))
-        member.told, member.told_at = telling, time.monotonic()
-        if told.holder != self._me:
-            member.taken_by = told.holder
+        reply = self._database.run(flow_calls.tell(member.running.name, self._me, status))
+        member.sent, member.sent_at = status, time.monotonic()
+        if reply.holder != self._me:
+            member.taken_by = reply.holder
 
     def _stop(self) -> None:
         for member in self.members:
@@ -254,12 +258,12 @@ class Supervisor:
 
 
 def default_base(settings: Settings) -> str:
-    """Return where checkpoints lie when nobody says: in a folder that survives restarts."""
+    """Return the default folder of checkpoints, which survives restarts."""
     return checkpoints.default_base(settings.home)
 
 
 def _held(name: str, holder: str) -> Retryable:
-    return Retryable(f"flow {name} is run by {holder} already; stop that one, or wait until it is gone")
+    return Retryable(f"flow {name} is already run by {holder}: stop that process, or wait until it has ended")
 
 
 def _is_dead(holder: str) -> bool:

@@ -209,8 +209,10 @@ def unreachable(dsn: str, error: psycopg.Error) -> Exception:
     known = translate(error)
     if known is not None:
         return known
+    # libpq has no SQLSTATE for a connection that was refused, and its words are all there is.
     said = _scrubbed(dsn, " ".join(str(error).split()).rstrip(".?"))
-    if "authentication failed" in said or "no password supplied" in said:
+    pgconn = getattr(error, "pgconn", None)
+    if "authentication failed" in said or (pgconn is not None and pgconn.needs_password):
         return SetupError(f"{redact(dsn)} refused the login: {said}. Check PENSTOCK_URL.")
     if "does not exist" in said:
         return SetupError(f"{redact(dsn)}: {said}. Create it, or check PENSTOCK_URL.")

@@ -109,13 +109,12 @@ def _migrate(connection: psycopg.Connection[Any]) -> Migrated:
     before = _inspect(connection).schema_version
     if before is not None and before > sql.version():
         require_current(ServerState(MINIMUM_SERVER, False, before))
-    for step in sql.migrations():
-        if step.number > (before or 0):
-            _script(connection, step.sql)
-            connection.execute(
-                "INSERT INTO penstock.migrations (number, name) VALUES (%s, %s)",
-                (step.number, step.name),
-            )
+    for step in sql.steps(before):
+        _script(connection, step.sql)
+        connection.execute(
+            "INSERT INTO penstock.migrations (number, name) VALUES (%s, %s)",
+            (step.number, step.name),
+        )
     _script(connection, sql.repeatable())
     if _row(
         connection,

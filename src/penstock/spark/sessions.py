@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 MINIMUM_SPARK = (4, 2)
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+# The processes that run Python functions are started by a daemon that lets them report any exception.
+DAEMON_SETTING, DAEMON_MODULE = "spark.python.daemon.module", "penstock.spark.daemon"
 
 # What a small machine is better off with; whoever gives another value gets that.
 _DEFAULTS = {
@@ -26,6 +28,7 @@ _DEFAULTS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.numRecentProgressUpdates": "10",
+    DAEMON_SETTING: DAEMON_MODULE,
 }
 
 

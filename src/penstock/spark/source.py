@@ -16,8 +16,10 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidInput
 from penstock.spark.options import MOST_TASKS, WriteOptions, check_read_options, read_options, write_options
 from penstock.spark.schema import DDL, check_columns, check_types, value_columns
+from penstock.spark.signing import signs_errors
 
 
+@signs_errors
 class PlainSource(DataSource):
     """The source for sessions in which Spark keeps its filters to itself."""
 
@@ -82,6 +84,7 @@ class PlainSource(DataSource):
         return options
 
 
+@signs_errors
 class PenstockSource(PlainSource):
     """The source for sessions in which Spark hands over its filters."""
 

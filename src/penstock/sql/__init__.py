@@ -1,16 +1,27 @@
-"""The engine, as SQL files: tables in migrations, one function or view per file.
+"""The engine, as SQL files. This module only reads them.
 
-This module only reads them. Numbered migrations change tables and run once; functions and views carry no data and
-are written anew by every migrate, so that they always belong to the code that calls them.
+- `structure/`: every table, index and sequence as it is today, a file per room. An empty database is made from it.
+- `api/<room>/`: the functions that users and clients call, one per file. Its header says which roles it is granted to.
+- `internal/<room>/`: the functions that only other functions call. They are granted to nobody.
+- `views/`: the views, and in `views/helpers/` the functions that they call: a view's functions run as its reader.
+- `migrations/`: numbered steps from one version of the structure to the next. Released ones never change.
+
+Functions and views carry no data and are written anew by every migrate, so that they always belong to the code that
+calls them.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+ROLES = ("producer", "consumer", "admin")
+
 _FOLDER = Path(__file__).parent
-_GRANT = re.compile(r"GRANT EXECUTE ON FUNCTION([^;]*)TO penstock_(\w+);")
+# Later files refer to tables of earlier ones.
+_STRUCTURE = ("log", "groups", "timers", "pushing", "staging", "flows", "archive")
+_GRANTED = re.compile(r"^-- Granted to: ([a-z, ]+)\.$", re.MULTILINE)
 _INCLUDE = re.compile(r"^\\ir (\S+)\n", re.MULTILINE)
 
 
@@ -23,13 +34,38 @@ class Migration:
     sql: str
 
 
+@dataclass(frozen=True)
+class Source:
+    """A file with one function or view: `api/groups/ack.sql` makes the function `ack`."""
+
+    path: Path
+    name: str
+    place: str
+    text: str
+
+    @property
+    def granted(self) -> tuple[str, ...]:
+        """The roles that may call it or select from it. Admins may do all that the others may."""
+        found = _GRANTED.search(self.text)
+        return tuple(found[1].split(", ")) if found else ()
+
+
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """Return the numbered migrations in order."""
+    """Return the numbered migrations in order. The first is the structure as it was first released."""
     return tuple(
         Migration(int(path.stem[:4]), path.stem[5:], _read(path))
         for path in sorted((_FOLDER / "migrations").glob("[0-9]*.sql"))
     )
+
+
+def steps(before: int | None) -> tuple[Migration, ...]:
+    """Return what brings a database of this version to ours, each step with what it runs; None: an empty one."""
+    if before is not None:
+        return tuple(step for step in migrations() if step.number > before)
+    first, *others = migrations()
+    # The structure has all that the migrations did.
+    return (replace(first, sql=structure()), *(replace(step, sql="") for step in others))
 
 
 def version() -> int:
@@ -38,44 +74,72 @@ def version() -> int:
 
 
 def oldest() -> int:
-    """Return the oldest schema version that this code works with: the one before its own."""
-    return migrations()[-2].number
+    """Return the oldest schema version that this code works with: the one before its own, if there is one."""
+    return max(version() - 1, migrations()[0].number)
+
+
+@cache
+def structure() -> str:
+    """Return what makes the tables of an empty database."""
+    return "\n".join(_read(_FOLDER / "structure" / f"{room}.sql") for room in _STRUCTURE)
+
+
+@cache
+def functions() -> dict[str, Source]:
+    """Return the files of all functions, by name."""
+    folders = ("api/*", "internal/*", "views/helpers")
+    return {source.name: source for folder in folders for source in _sources(folder)}
+
+
+@cache
+def views() -> dict[str, Source]:
+    """Return the files of all views, by name."""
+    return {source.name: source for source in _sources("views")}
 
 
 @cache
 def repeatable() -> str:
-    """Return what every migrate writes anew: storage, functions, views, and who may call what."""
-    paths = [_FOLDER / "storage.sql"]
-    paths += sorted((_FOLDER / "functions").glob("*.sql"))
-    paths += sorted((_FOLDER / "views").glob("*.sql"))
-    paths += [_FOLDER / "stale.sql", _FOLDER / "privileges.sql"]
+    """Return what every migrate writes anew: compression, functions, views, and that nothing is for everybody."""
+    texts = [_read(_FOLDER / "structure" / "compression.sql")]
+    texts += [source.text for source in functions().values()]
+    texts += [source.text for source in views().values()]
+    texts += [_read(_FOLDER / "old_functions.sql"), _read(_FOLDER / "privileges.sql")]
     # Functions may call one another; the order of files must not matter.
-    return "SET LOCAL check_function_bodies = off;\n\n" + "\n".join(map(_read, paths))
+    return "SET LOCAL check_function_bodies = off;\n\n" + "\n".join(texts)
 
 
 @cache
 def roles() -> str:
-    """Return the script that makes the three roles and grants them what they need."""
-    return _read(_FOLDER / "roles.sql")
+    """Return the script that makes the three roles and grants them what the headers of functions and views say."""
+    return "\n".join([_read(_FOLDER / "roles.sql"), *_grants(), ""])
+
+
+def _grants() -> Iterator[str]:
+    for role in ROLES:
+        for kind, sources in (("EXECUTE ON FUNCTION", functions()), ("SELECT ON", views())):
+            names = [f"    penstock.{name}" for name, source in sorted(sources.items()) if role in source.granted]
+            if names:
+                yield f"GRANT {kind}\n" + ",\n".join(names) + f"\nTO penstock_{role};"
 
 
 @cache
 def granted() -> dict[str, tuple[str, ...]]:
-    """Return which of the roles producer, consumer and admin may call a function, by its name; admins may all."""
-    found: dict[str, tuple[str, ...]] = {}
-    for names, role in _GRANT.findall(re.sub("--.*", "", roles())):
-        for name in re.findall(r"penstock\.(\w+)", names):
-            found[name] = (*found.get(name, ()), role)
-    return found
+    """Return which of the roles may call a function, by its name; admins may all."""
+    return {name: source.granted for name, source in functions().items() if source.granted}
 
 
 def script() -> str:
     """Return the whole schema for psql: an empty database becomes what `penstock migrate` makes of it."""
-    steps = [
+    made = [
         f"{step.sql}\nINSERT INTO penstock.migrations (number, name) VALUES ({step.number}, '{step.name}');\n"
-        for step in migrations()
+        for step in steps(None)
     ]
-    return "\n".join(["\\set ON_ERROR_STOP on", "BEGIN;\n", *steps, repeatable(), "COMMIT;", ""])
+    return "\n".join(["\\set ON_ERROR_STOP on", "BEGIN;\n", *made, repeatable(), "COMMIT;", ""])
+
+
+def _sources(folder: str) -> Iterator[Source]:
+    for path in sorted(_FOLDER.glob(f"{folder}/*.sql")):
+        yield Source(path, path.stem, path.parent.relative_to(_FOLDER).as_posix(), _read(path))
 
 
 def _read(path: Path) -> str:

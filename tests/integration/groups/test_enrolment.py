@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 
+import psycopg
 import pytest
 from log.interleaving import PUSH_ONE, PUSHES, Running, mutate, push, without_shared_lock
 from psycopg.conninfo import make_conninfo
@@ -321,3 +322,10 @@ def test_three_thousand_partitions_are_taken_up_while_two_threads_push_each_mess
     ).fetchall()
     assert came == Counter(tuple(row) for row in stored)
     assert violations(sql) == {}
+
+
+@pytest.mark.parametrize("name", ["mode", "subscription"])
+def test_a_group_of_a_null_mode_or_subscription_is_refused_by_name(sql: Connection, name: str) -> None:
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=f"{name} is null but must be"):
+        sql.execute(f"SELECT penstock.create_group('q', 'g', {name} => NULL)")
+    assert sql.execute("SELECT count(*) FROM penstock.queues").fetchall() == [(0,)]

@@ -11,7 +11,7 @@ from log.interleaving import mutate, push
 from databases import Connection, Connections
 from penstock import AsyncClient, Client
 from penstock.broker.operations.groups import ListFailingTimers, Seek
-from penstock.cli import group_checks
+from penstock.operations import group_checks
 
 from .steps import MODES, create_group, drain, must_pop, newest, pass_time, pop, run, sweep, violations
 
@@ -349,7 +349,7 @@ def test_maintenance_that_fails_in_one_partition_goes_on_in_the_others(fresh: Co
     assert (merged, left) == (9 if where is None else 6, None)
     assert failing(sql) == [("maintenance", where, 1)]
     outcome, found, *_ = group_checks.failing_timers(sql, False)
-    assert (outcome, found.startswith("the maintenance")) == ("fail", True)
+    assert (outcome, found.startswith("maintenance")) == ("fail", True)
     # No sweep tries it, and none goes slower for it.
     retry_now(sql)
     sweep(sql)
@@ -384,7 +384,7 @@ def test_doctor_shows_who_keeps_others_from_sweeping(fresh: Connections, monkeyp
 
     pid = left_open.info.backend_pid
     assert outcome == "fail"
-    assert found.startswith(f"no timer is served: pid {pid} of ")
+    assert found.startswith(f"no timer fires: pid {pid} of ")
     assert f"pg_terminate_backend({pid})" in advice[0]
     left_open.commit()
     assert group_checks.held_sweep(sql, False)[0] == "ok"

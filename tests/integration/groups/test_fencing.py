@@ -35,7 +35,7 @@ from .steps import (
 
 # Where each way of settling checks the lease id and the deadline, by mode.
 LEASE_CHECKS = {
-    ("ordered", "ack"): ("ack_ordered", "j.lease_id = u.lease_id AND "),
+    ("ordered", "ack"): ("ack_claims", "j.lease_id = u.lease_id AND "),
     ("ordered", "nack"): ("live_claim", "found.lease_id = lease AND "),
     ("ordered", "renew"): ("renew_ordered", "j.lease_id = u.lease_id AND "),
     ("shared", "ack"): ("ack_shared", "AND c.lease_id = wanted.lease_id "),
@@ -43,7 +43,7 @@ LEASE_CHECKS = {
     ("shared", "renew"): ("renew_shared", " AND c.lease_id = u.lease_id"),
 }
 DEADLINE_CHECKS = {
-    ("ordered", "ack"): ("ack_ordered", " AND j.due_at > clock_timestamp()"),
+    ("ordered", "ack"): ("ack_claims", " AND j.due_at > clock_timestamp()"),
     ("ordered", "nack"): ("live_claim", " AND found.due_at > clock_timestamp()"),
     ("ordered", "renew"): ("renew_ordered", " AND j.due_at > clock_timestamp()"),
     ("shared", "ack"): ("ack_shared", " AND c.due_at > clock_timestamp()"),
@@ -168,9 +168,13 @@ def test_settling_waits_for_whoever_takes_the_claim_away_and_then_looks_again(
     assert violations(sql) == {}
 
 
-NEWEST = "            ORDER BY j.version DESC\n            LIMIT 1\n        ) j\n"
+NEWEST = "LATERAL penstock.newest_state(u.group_id, u.partition_id) j\n"
+LOCKED = (
+    "LATERAL (SELECT j.* FROM penstock.journal j WHERE j.group_id = u.group_id AND j.partition_id = u.partition_id"
+    " ORDER BY j.version DESC LIMIT 1 FOR UPDATE) j\n"
+)
 UNLOCKED = [
-    ("ack", "ack_ordered", [("PERFORM penstock.lock_newest(group_ids, partition_ids);", "")]),
+    ("ack", "ack_claims", [("PERFORM penstock.lock_newest(group_ids, partition_ids);", "")]),
     ("renew", "renew_ordered", [("PERFORM penstock.lock_newest(group_ids, partition_ids);", "")]),
     ("nack", "live_claim", [("PERFORM penstock.lock_newest(ARRAY[target_group], ARRAY[target]);", "")]),
 ]
@@ -189,9 +193,9 @@ def test_without_a_new_look_after_the_lock_an_ack_goes_on_from_a_state_that_is_o
     sql = fresh.open(autocommit=True)
     mutate(
         sql,
-        "ack_ordered",
+        "ack_claims",
         ("PERFORM penstock.lock_newest(group_ids, partition_ids);", ""),
-        (NEWEST, NEWEST.replace("LIMIT 1", "LIMIT 1 FOR UPDATE")),
+        (NEWEST, LOCKED),
     )
     assert settled_while_it_is_taken_away(fresh, sql, "ack") == "UniqueViolation"
 

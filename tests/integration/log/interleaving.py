@@ -6,10 +6,10 @@ that it waits for somebody's lock. Nothing depends on how long anything takes.
 
 import threading
 import time
-from importlib.resources import files
 from typing import Any
 
 from databases import Connection
+from penstock import sql as schema
 
 _SECONDS = 20.0
 
@@ -95,7 +95,7 @@ def gapless(connection: Connection) -> bool:
 
 def source(function: str) -> str:
     """Return the SQL of a function."""
-    return (files("penstock.sql") / "functions" / f"{function}.sql").read_text("utf-8")
+    return schema.functions()[function].text
 
 
 def mutate(connection: Connection, function: str, *changes: tuple[str, str]) -> None:

@@ -47,7 +47,7 @@ def test_without_the_lock_a_second_push_takes_the_same_offset(fresh: Connections
 
 
 def test_without_a_new_snapshot_a_second_push_takes_the_same_offset(fresh: Connections) -> None:
-    head = "SELECT newest.base_offset + newest.count, "
+    head = "SELECT newest.head_offset, "
     too_early = (
         "    seen := (SELECT max(s.base_offset + s.count) FROM penstock.segments s WHERE s.partition_id ="
         " (SELECT p.partition_id FROM penstock.partitions p JOIN penstock.queues q ON q.queue_id = p.queue_id"

@@ -12,6 +12,7 @@ from psycopg.sql import SQL, Identifier
 
 from databases import Connection
 from penstock import Client, SetupError
+from penstock import sql as schema
 from penstock.postgres.migrate import grant
 
 Open = Callable[[str | None], Client]
@@ -292,3 +293,30 @@ def test_who_may_not_grant_is_told_what_it_takes_and_not_to_grant(penstock_dsn: 
     ):
         grant(connection, "producer", str(user))
     assert "for a role" not in str(raised.value)
+
+
+def test_no_role_may_call_an_internal_function_and_each_may_call_what_headers_say(
+    penstock_dsn: str, as_user: Open, admin: Connection
+) -> None:
+    as_user("admin")
+    for role in schema.ROLES:
+        rows = admin.execute(
+            "SELECT p.proname, p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'penstock'::regnamespace"
+            " AND has_function_privilege(%s, p.oid, 'EXECUTE')",
+            (f"penstock_{role}",),
+        ).fetchall()
+        allowed = {name for name, roles in schema.granted().items() if role in roles or role == "admin"}
+        assert {name for name, _ in rows} == allowed
+
+
+def test_a_consumer_can_select_from_every_view_and_a_producer_from_none(penstock_dsn: str, as_user: Open) -> None:
+    with Client(penstock_dsn) as owner:
+        owner.push("q", 1)
+        assert owner.pop("q", "g") is not None
+    consumer, producer = as_user("consumer"), as_user("producer")
+    for view in schema.views():
+        query = SQL("SELECT * FROM penstock.{}").format(Identifier(view))
+        with consumer.transaction() as tx:
+            assert len(tx.connection.execute(query).fetchall()) == 1
+        with pytest.raises(errors.InsufficientPrivilege), producer.transaction() as tx:
+            tx.connection.execute(query)

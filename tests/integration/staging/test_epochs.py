@@ -142,17 +142,17 @@ def test_a_reset_tells_the_group_where_the_last_epoch_ended(
 
 
 def test_a_flow_is_held_by_one_supervisor_until_that_one_stops(sql: Connection) -> None:
-    def tell(teller: str, state: str = "running") -> str:
-        return str(value(sql, "SELECT holder FROM penstock.tell_flow('flow', %s, %s)", teller, state))
+    def tell(supervisor: str, state: str = "running") -> str:
+        return str(value(sql, "SELECT holder FROM penstock.heartbeat_flow('flow', %s, %s)", supervisor, state))
 
     assert tell("a") == "a"
     assert tell("b") == "a"
     assert value(sql, "SELECT state FROM penstock.flow_states") == "running"
     assert tell("a", "stopped") == "a"
     assert tell("b") == "b"
-    sql.execute("UPDATE penstock.flow_states SET told_at = told_at - interval '16 seconds'")
+    sql.execute("UPDATE penstock.flow_states SET heartbeat_at = heartbeat_at - interval '16 seconds'")
     assert tell("a") == "a"
-    assert value(sql, "SELECT holder FROM penstock.tell_flow('flow', 'c', 'running', take_over => true)") == "c"
+    assert value(sql, "SELECT holder FROM penstock.heartbeat_flow('flow', 'c', 'running', take_over => true)") == "c"
 
 
 def test_what_is_admitted_is_warm_and_the_rest_cold(sql: Connection, source: Client) -> None:
@@ -167,9 +167,9 @@ def test_what_is_admitted_is_warm_and_the_rest_cold(sql: Connection, source: Cli
 
 def test_a_flow_that_runs_is_not_forgotten(sql: Connection, client: Client) -> None:
     sql.execute("SELECT penstock.register_flow('flow', 'TRANSFORM', '{}', '{}', 's', 'c', '{}', '{}', '{}')")
-    sql.execute("SELECT penstock.tell_flow('flow', 'a', 'running')")
+    sql.execute("SELECT penstock.heartbeat_flow('flow', 'a', 'running')")
     with pytest.raises(PenstockError, match="in the hands of a supervisor"):
         client.forget_flow("flow")
-    sql.execute("SELECT penstock.tell_flow('flow', 'a', 'stopped')")
+    sql.execute("SELECT penstock.heartbeat_flow('flow', 'a', 'stopped')")
     client.forget_flow("flow")
     assert client.flows() == []

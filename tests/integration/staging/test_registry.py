@@ -14,12 +14,12 @@ def register(sql: Connection, shape: str = "one", outputs: str = "{out}") -> tup
     return kept, checkpoint
 
 
-def tell(sql: Connection, teller: str, state: str) -> str:
-    return str(value(sql, "SELECT holder FROM penstock.tell_flow('f', %s, %s)", teller, state))
+def tell(sql: Connection, supervisor: str, state: str) -> str:
+    return str(value(sql, "SELECT holder FROM penstock.heartbeat_flow('f', %s, %s)", supervisor, state))
 
 
 def silence(sql: Connection) -> None:
-    sql.execute("UPDATE penstock.flow_states SET told_at = told_at - interval '1 minute'")
+    sql.execute("UPDATE penstock.flow_states SET heartbeat_at = heartbeat_at - interval '1 minute'")
 
 
 def state(client: Client) -> str:

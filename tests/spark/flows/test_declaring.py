@@ -59,11 +59,11 @@ def test_all_problems_of_a_file_are_told_at_once_and_where() -> None:
         checking.prepare([nowhere, itself, twice, one, other, Flow("twice", source="q").to("r"), *alone])
     said = str(refusal.value)
     for words in (
-        "flow nowhere: it goes nowhere",
+        "flow nowhere: it has no output",
         "flow itself: it writes to a, which it reads",
         "flow twice: rows go to b twice",
         "flow twice: another flow has this name",
-        "the flows go in a circle, and would never end: one → other → one",
+        "the flows form a cycle: one → other → one",
         "flow soon: trigger is 'soon' but must be a time such as \"10 seconds\"",
         "flow none: max_messages or max_bytes: option maxOffsetsPerTrigger is '0'",
         "flow much: max_messages or max_bytes: option maxBytesPerTrigger is 'much'",

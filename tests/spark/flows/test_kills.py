@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -185,7 +185,7 @@ def test_ten_flows_share_two_cores_and_ctrl_c_ends_them_in_the_middle(client: Cl
     fair = sum(share.values()) / len(share)
     assert all(epochs >= 0.5 * fair for epochs in share.values()), share
     assert {info.state for info in client.flows()} == {"stopped"}
-    # The screen showed how they fared.
+    # The screen showed their status.
     assert "rows/s" in runs.log()
     # Whatever was interrupted is whole: each output is the beginning of its input.
     for number in flows:
@@ -203,7 +203,7 @@ def test_a_signal_to_the_whole_group_ends_a_run_in_order_and_nobody_starts_spark
     # It is refused before it could find out that there is no such Spark.
     second = runs.start("many_flows.py", "--flow", "f0", "--master", "nowhere://")
     assert second.wait(60) != 0
-    assert "flow f0 is run by" in runs.log()
+    assert "flow f0 is already run by" in runs.log()
     # What systemd does: Spark's Java gets it, too.
     os.killpg(process.pid, signal.SIGTERM)
     runs.finish(process)
@@ -223,3 +223,27 @@ def test_a_signal_to_the_whole_group_ends_a_run_in_order_and_nobody_starts_spark
     told = runs.log()[before:]
     assert "java:" not in told
     assert sum(line.removeprefix("penstock: ").startswith(str(wrong)) for line in told.splitlines()) == 2
+
+
+def commands(group: int) -> list[str]:
+    """Return what the processes of a group run."""
+    listed = subprocess.run(["ps", "-A", "-o", "pgid=,stat=,comm="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    return [row[2] for row in rows if int(row[0]) == group and not row[1].startswith("Z")]
+
+
+@pytest.mark.parametrize(
+    ("number", "send"), [(signal.SIGTERM, os.killpg), (signal.SIGINT, os.kill)], ids=["SIGTERM to all", "SIGINT"]
+)
+def test_a_signal_while_spark_starts_ends_a_run_in_order(
+    client: Client, runs: Runs, number: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    process = runs.start("many_flows.py", "--flow", "f0")
+    until(lambda: any(name.endswith("java") for name in commands(process.pid)), 60)
+    send(process.pid, number)
+    runs.finish(process)
+    assert "Traceback" not in runs.log()
+    assert runs.log().count("stopping") == 1
+    assert client.flows() == []
+    # Java goes with it.
+    until(lambda: not commands(process.pid), 60)

@@ -32,7 +32,7 @@ from penstock.postgres.statements.call import Call, nothing, scalar, statement
 def list_flows(wanted: ListFlows) -> Call[list[FlowInfo]]:
     return Call(
         "SELECT name, flow_type, state, since, paused, lag, warm, cold, oldest_since, rows_per_second, epoch, epoch_at,"
-        " dead_letters, failures, error, retry_at, sources, outputs, checkpoint, supervisor, told_at, late_rows"
+        " dead_letters, failures, error, retry_at, sources, outputs, checkpoint, supervisor, heartbeat_at, late_rows"
         " FROM penstock.list_flows()",
         (),
         lambda rows: [FlowInfo(*row) for row in rows],
@@ -76,7 +76,7 @@ def reset_flow(wanted: ResetFlow) -> Call[int]:
 @statement(HeartbeatFlow)
 def heartbeat_flow(wanted: HeartbeatFlow) -> Call[FlowHolder]:
     return Call(
-        "SELECT * FROM penstock.tell_flow(%s::text, %s::text, %s::text, %s::integer, %s::text, %s::timestamptz, "
+        "SELECT * FROM penstock.heartbeat_flow(%s::text, %s::text, %s::text, %s::integer, %s::text, %s::timestamptz, "
         "%s::bigint, %s::double precision, late_rows => %s::bigint, take_over => %s::boolean)",
         (wanted.flow, wanted.supervisor, *wanted.status, wanted.take_over),
         lambda rows: FlowHolder(*rows[0]),

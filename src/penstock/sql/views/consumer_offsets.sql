@@ -1,5 +1,6 @@
 -- penstock.consumer_offsets: the next offset of each group in each partition it has begun. Offsets start at 0. All
 -- below it is done; of a shared group, which hands out ranges in any order, it is the first that is not.
+-- Granted to: consumer.
 CREATE OR REPLACE VIEW penstock.consumer_offsets AS
 SELECT
     g.name AS group_id, p.partition_id AS topic_id, q.name AS queue_name, p.name AS partition_name,

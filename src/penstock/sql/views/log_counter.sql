@@ -1,4 +1,5 @@
 -- penstock.log_counter: the offset that the next message of each partition gets. Offsets start at 0.
+-- Granted to: consumer.
 CREATE OR REPLACE VIEW penstock.log_counter AS
 SELECT p.partition_id AS id, q.name AS queue_name, p.name AS partition_name, coalesce(s.head_offset, 0) AS next_offset
 FROM penstock.partitions p

@@ -1,4 +1,5 @@
 -- penstock.messages: every message as a row, for people with psql. Restrict it by queue_name and partition_name.
+-- Granted to: consumer.
 CREATE OR REPLACE VIEW penstock.messages AS
 SELECT
     m.id, q.name AS queue_name, p.partition_id, p.name AS partition_name,

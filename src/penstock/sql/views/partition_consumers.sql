@@ -1,5 +1,6 @@
 -- penstock.partition_consumers: how far each group is in each partition, and who holds it. Computed from the journal,
 -- and for shared groups from the ranges that are open: list_claims says who holds those.
+-- Granted to: consumer.
 CREATE OR REPLACE VIEW penstock.partition_consumers AS
 SELECT
     p.partition_id,

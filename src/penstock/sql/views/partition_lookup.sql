@@ -1,4 +1,5 @@
 -- penstock.partition_lookup: the newest message of every partition that has one. Computed, so it cannot be stale.
+-- Granted to: consumer.
 CREATE OR REPLACE VIEW penstock.partition_lookup AS
 SELECT
     lpad(to_hex(p.partition_id), 32, '0')::uuid AS id,

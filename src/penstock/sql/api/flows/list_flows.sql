@@ -1,0 +1,64 @@
+-- penstock.list_flows()
+--
+-- The flows there are, and their status. Of what it has still to do, warm is admitted to an epoch that is not
+-- published yet, and cold is the rest: both by subtraction.
+--
+-- Returns: a row per flow, by name. The state is lost where a supervisor has not been heard of for 15 seconds, and
+-- paused also where nobody runs a flow that shall pause.
+-- Calls: group_work. Tables: flows, flow_states, queues, consumer_groups, dead_letters, epoch_sources, snapshots,
+-- sink_runs (read).
+-- Granted to: consumer.
+CREATE OR REPLACE FUNCTION penstock.list_flows()
+RETURNS TABLE (
+    name text, flow_type text, state text, since timestamptz, paused boolean, lag bigint, warm bigint, cold bigint,
+    oldest_since timestamptz, rows_per_second double precision, epoch bigint, epoch_at timestamptz, dead_letters bigint,
+    failures integer, error text, retry_at timestamptz, sources text[], outputs text[], checkpoint text,
+    supervisor text, heartbeat_at timestamptz, late_rows bigint
+)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT
+        f.name, f.flow_type,
+        CASE
+            WHEN f.paused AND (coalesce(s.state, 'stopped') IN ('stopped', 'finished') OR h.is_lost) THEN 'paused'
+            WHEN h.is_lost THEN 'lost'
+            ELSE coalesce(s.state, 'stopped')
+        END,
+        s.since, f.paused, w.lag, least(a.admitted, w.lag), greatest(w.lag - a.admitted, 0), w.oldest_since,
+        coalesce(s.rows_per_second, 0), s.epoch, s.epoch_at, w.dead_letters,
+        coalesce(s.failures, 0), s.error, s.retry_at, f.sources, f.outputs, f.checkpoint, s.supervisor, s.heartbeat_at,
+        coalesce(s.late_rows, 0)
+    FROM penstock.flows f
+    LEFT JOIN penstock.flow_states s ON s.flow_name = f.name
+    CROSS JOIN LATERAL (
+        SELECT s.state NOT IN ('stopped', 'finished', 'failed')
+            AND s.heartbeat_at < clock_timestamp() - interval '15 seconds' AS is_lost
+    ) h
+    CROSS JOIN LATERAL (
+        SELECT
+            coalesce(sum(w.lag), 0)::bigint AS lag, min(w.oldest_since) AS oldest_since,
+            coalesce(sum((SELECT count(*) FROM penstock.dead_letters d WHERE d.group_id = g.group_id)), 0)::bigint
+                AS dead_letters
+        FROM penstock.queues q
+        JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id AND g.name = f.name
+        CROSS JOIN LATERAL (
+            SELECT
+                sum(greatest(w.head_offset - w.committed, 0)) AS lag,
+                min(w.since) FILTER (WHERE w.head_offset > w.committed) AS oldest_since
+            FROM penstock.group_work(g.group_id) w
+        ) w
+        WHERE q.name = ANY (f.sources)
+    ) w
+    CROSS JOIN LATERAL (
+        SELECT coalesce(sum(u.stop - u.start), 0)::bigint AS admitted
+        FROM penstock.epoch_sources e
+        JOIN penstock.snapshots n ON n.snapshot_id = e.snapshot_id
+        CROSS JOIN LATERAL unnest(n.starts, n.ends) u (start, stop)
+        WHERE e.writer = f.writer
+          AND e.run = (
+              SELECT r.run FROM penstock.sink_runs r WHERE r.writer = f.writer ORDER BY r.run_number DESC LIMIT 1
+          )
+    ) a
+    ORDER BY f.name
+$$;

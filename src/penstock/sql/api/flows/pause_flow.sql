@@ -1,0 +1,22 @@
+-- penstock.pause_flow(flow_name, paused)
+--
+-- Says that a flow shall pause, or go on. Its supervisor looks about once a second; a flow that pauses ends its epoch
+-- without publishing it, and reads the same again when it goes on.
+--
+-- Parameters: flow_name; paused.
+-- Returns: nothing; raises undefined_object when there is no such flow.
+-- Calls: nothing. Tables: flows (update).
+-- Granted to: admin.
+CREATE OR REPLACE FUNCTION penstock.pause_flow(flow_name text, paused boolean)
+RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE penstock.flows f SET paused = pause_flow.paused WHERE f.name = flow_name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no flow "%"', flow_name
+            USING ERRCODE = 'undefined_object', HINT = '"penstock flows" lists those there are.';
+    END IF;
+END
+$$;

@@ -1,0 +1,97 @@
+-- penstock.ack_claims(group_ids, partition_ids, lease_ids, starts, stops)
+--
+-- Acknowledges any number of claims, of groups of either mode. A claim of which nothing is left ends; the rest of any other
+-- stays under its lease. In an ordered group the partition of a claim that ends joins the end of the ready list. A lease
+-- that has expired or is not the claim's own changes nothing.
+--
+-- Parameters: parallel arrays, one entry per range that is done; starts - its first offset, null for the beginning of the
+-- claim; stops - the offset after its last, null for the end of the claim. In an ordered group all below `stop` is
+-- done, and `start` is ignored.
+-- Returns: for each entry, in the order given, whether it was acknowledged.
+-- Calls: require_read_committed, use_lock_timeout, ack_shared, ack_mixed, lock_newest, newest_state, newest_segment.
+-- Tables: consumer_groups, partitions (read), journal, ready (insert).
+-- Granted to: consumer.
+CREATE OR REPLACE FUNCTION penstock.ack_claims(
+    group_ids     integer[],
+    partition_ids bigint[],
+    lease_ids     uuid[],
+    starts        bigint[] DEFAULT NULL,
+    stops         bigint[] DEFAULT NULL
+)
+RETURNS boolean[]
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+DECLARE
+    acked boolean[];
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM penstock.require_read_committed('ack');
+    END IF;
+    IF current_setting('penstock.lock_timeout', true) <> '' THEN
+        PERFORM penstock.use_lock_timeout();
+    END IF;
+    IF EXISTS (
+        SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = ANY (group_ids) AND g.mode = 'shared'
+    ) THEN
+        IF cardinality(group_ids) = 1 THEN
+            RETURN penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops);
+        END IF;
+        RETURN penstock.ack_mixed(group_ids, partition_ids, lease_ids, starts, stops);
+    END IF;
+    -- Not in a function of its own, as ack_shared is: this is the hot path, and a call costs some microseconds.
+    PERFORM penstock.lock_newest(group_ids, partition_ids);
+    -- A new statement, hence a new snapshot: whoever held the lock before us may have ended the claim.
+    WITH ending AS MATERIALIZED (
+        SELECT
+            u.position, p.priority, s.head_offset, j.*,
+            coalesce(u.stop, j.claimed_to) AS done_to,
+            coalesce(u.stop, j.claimed_to) = j.claimed_to AS whole,
+            -- With nothing left the ready list entry would only lead to an empty look: park it at once.
+            CASE WHEN coalesce(u.stop, j.claimed_to) < j.claimed_to THEN 'c'
+                 WHEN s.head_offset > j.claimed_to THEN 'r'
+                 ELSE 'p' END AS next_state,
+            nextval('penstock.ready_seq') AS seq
+        FROM unnest(group_ids, partition_ids, lease_ids, stops) WITH ORDINALITY
+            u (group_id, partition_id, lease_id, stop, position)
+        CROSS JOIN LATERAL penstock.newest_state(u.group_id, u.partition_id) j
+        JOIN penstock.partitions p ON p.partition_id = j.partition_id
+        CROSS JOIN LATERAL penstock.newest_segment(j.partition_id) s
+        WHERE j.state = 'c' AND j.lease_id = u.lease_id AND j.due_at > clock_timestamp()
+          AND coalesce(u.stop, j.claimed_to) BETWEEN j.committed AND j.claimed_to
+    ), appended AS (
+        INSERT INTO penstock.journal (
+            group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
+            ready_seq, due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
+        )
+        SELECT
+            e.group_id, e.partition_id, e.version + 1, e.next_state::"char", e.done_to, e.claimed_to, e.skipped,
+            CASE WHEN e.done_to = e.committed THEN e.attempt
+                 WHEN NOT e.whole THEN e.attempt
+                 WHEN e.narrow_to > e.done_to THEN e.narrow_attempt ELSE 0 END,
+            CASE WHEN e.narrow_to > e.done_to THEN e.narrow_attempt ELSE 0 END,
+            CASE WHEN e.narrow_to > e.done_to THEN e.narrow_to END,
+            CASE WHEN e.next_state = 'r' THEN e.seq END,
+            CASE e.next_state WHEN 'c' THEN e.due_at WHEN 'p' THEN clock_timestamp() + interval '50 milliseconds' END,
+            CASE WHEN e.next_state = 'c' THEN e.lease_id END,
+            CASE WHEN e.next_state = 'c' THEN e.consumer END,
+            CASE WHEN e.next_state = 'c' THEN coalesce(e.claimed_at, e.at) END,
+            clock_timestamp(),
+            CASE WHEN e.done_to = e.committed THEN e.first_error END,
+            CASE WHEN e.done_to = e.committed THEN e.last_error END
+        FROM ending e
+    ), lined AS (
+        INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
+        SELECT e.group_id, e.priority, e.seq, e.partition_id FROM ending e WHERE e.next_state = 'r'
+    )
+    SELECT array_agg(e.position IS NOT NULL ORDER BY n) INTO acked
+    FROM generate_series(1, cardinality(lease_ids)) n
+    LEFT JOIN ending e ON e.position = n;
+    RETURN acked;
+END
+$$;

@@ -1,0 +1,37 @@
+-- penstock.configure_group(queue_name, group_name, changes)
+--
+-- Changes a group's settings, creating the group on first use. Takes effect with the next pop or sweep.
+--
+-- Parameters: changes - settings to set; JSON null sets one back to the queue's.
+-- Returns: all settings as they now hold for the group.
+-- Calls: ensure_group, checked_config, group_settings_problem, end_waits. Tables: consumer_groups (update), queues (read).
+-- Granted to: admin.
+CREATE OR REPLACE FUNCTION penstock.configure_group(queue_name text, group_name text, changes jsonb)
+RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    target    integer := penstock.ensure_group(queue_name, group_name);
+    wanted    jsonb;
+    problem   text;
+    effective jsonb;
+BEGIN
+    SELECT penstock.checked_config(g.config, changes) INTO wanted
+    FROM penstock.consumer_groups g WHERE g.group_id = target FOR UPDATE;
+    problem := penstock.group_settings_problem(wanted);
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    UPDATE penstock.consumer_groups g
+    SET config = wanted, limited_at = CASE WHEN changes ? 'max_attempts' THEN clock_timestamp() ELSE g.limited_at END
+    WHERE g.group_id = target;
+    IF changes ?| ARRAY['delay', 'quiet_period', 'window_buffer'] THEN
+        PERFORM penstock.end_waits(ARRAY[target]);
+    END IF;
+    SELECT q.settings || wanted INTO effective
+    FROM penstock.consumer_groups g JOIN penstock.queues q ON q.queue_id = g.queue_id
+    WHERE g.group_id = target;
+    RETURN effective;
+END
+$$;

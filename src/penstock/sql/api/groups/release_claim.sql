@@ -1,0 +1,36 @@
+-- penstock.release_claim(group_id, partition_id, lease_id)
+--
+-- Gives a claim back, of a group of either mode: what is not done is delivered again at once, and this delivery does not count as
+-- an attempt. With no lease id an admin takes the claim away from whoever holds it, live or not; in a shared group, every
+-- claim of the partition.
+--
+-- Parameters: lease_id - null to force, for admins.
+-- Returns: whether there was such a claim. A lease that has ended is none: that delivery counts as an attempt.
+-- Calls: is_admin, require_read_committed, use_lock_timeout, release_ordered, release_shared.
+-- Tables: consumer_groups (read).
+-- Granted to: consumer.
+CREATE OR REPLACE FUNCTION penstock.release_claim(group_id integer, partition_id bigint, lease_id uuid DEFAULT NULL)
+RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+BEGIN
+    IF lease_id IS NULL AND NOT penstock.is_admin() THEN
+        RAISE EXCEPTION 'permission denied: only an admin takes a claim away from whoever holds it'
+            USING ERRCODE = 'insufficient_privilege', HINT = 'Give the claim''s lease_id.';
+    END IF;
+    PERFORM penstock.require_read_committed('release');
+    PERFORM penstock.use_lock_timeout();
+    IF EXISTS (
+        SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = release_claim.group_id AND g.mode = 'shared'
+    ) THEN
+        RETURN penstock.release_shared(group_id, partition_id, lease_id);
+    END IF;
+    RETURN penstock.release_ordered(group_id, partition_id, lease_id);
+END
+$$;

@@ -1,0 +1,52 @@
+-- penstock.settings()
+--
+-- The settings a queue can have: name, kind, default, bounds, and what each one means. The one place that
+-- knows them; validation, defaults, error messages and documentation are derived from it.
+--
+-- Returns: one row per setting, in the order people read them.
+-- Calls: nothing. Tables: none.
+-- Granted to: producer, consumer.
+CREATE OR REPLACE FUNCTION penstock.settings()
+RETURNS TABLE (
+    name          text,
+    kind          text,
+    default_value jsonb,
+    minimum       numeric,
+    maximum       numeric,
+    choices       text[],
+    meaning       text
+)
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    VALUES
+    ('lease_time', 'seconds', '300'::jsonb, 0.001, 604800, NULL::text[],
+     'how long a claim is held before it expires'),
+    ('max_attempts', 'count', '5', 1, 32767, NULL,
+     'deliveries before a message becomes a dead letter'),
+    ('backoff_initial', 'seconds', '1', 0, 86400, NULL,
+     'wait after the first failure'),
+    ('backoff_factor', 'factor', '2', 1, 100, NULL,
+     'by how much each further wait grows'),
+    ('backoff_max', 'seconds', '300', 0, 604800, NULL,
+     'the longest wait between two attempts'),
+    ('delay', 'seconds', '0', 0, 31536000, NULL,
+     'how old a message must be before it is delivered'),
+    ('quiet_period', 'seconds', '0', 0, 31536000, NULL,
+     'how long a partition must have been without pushes before it is delivered (alias: window_buffer)'),
+    ('retention_time', 'seconds or null', 'null', 0.001, 3155760000, NULL,
+     'messages older than this are dropped; null keeps them for ever'),
+    ('retention_bytes', 'count or null', 'null', 1, 1125899906842624, NULL,
+     'the oldest messages of a partition that holds more than this are dropped; null means no limit'),
+    ('retention_rule', 'choice', '"keep_until_consumed"', NULL, NULL, '{keep_until_consumed,drop_and_count}',
+     'whether retention waits for the slowest group, or drops and counts what that group missed'),
+    ('keep_until_archived', 'choice', '"auto"', NULL, NULL, '{auto,on,off}',
+     'whether retention waits for `penstock archive`; auto: once an archive of the queue was begun'),
+    ('max_message_bytes', 'count', '1048576', 1, 268435456, NULL,
+     'the largest value a message may have'),
+    ('compression', 'choice', '"auto"', NULL, NULL, '{auto,on,off}',
+     'auto: lz4 where the server has it, else none; on: the best the server has; off: none'),
+    ('spread', 'count', '1', 1, 65536, NULL,
+     'over how many partitions pushes without a partition are spread'),
+    ('dedupe_window', 'seconds', '0', 0, 31536000, NULL,
+     'for how long a message''s dedupe_id keeps others with the same id out of its partition; 0 takes no ids')
+$$;

@@ -1,0 +1,43 @@
+-- penstock.checked_config(old, changes)
+--
+-- Applies changes to a configuration: a value sets, a JSON null sets back to the default, and the alias
+-- window_buffer means quiet_period.
+--
+-- Parameters: old - the configuration so far; changes - what somebody wants.
+-- Returns: the new configuration; raises invalid_parameter_value when it would not be valid.
+-- Calls: settings_problem, settings. Tables: none of its own.
+CREATE OR REPLACE FUNCTION penstock.checked_config(old jsonb, changes jsonb)
+RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $$
+DECLARE
+    wanted  jsonb := changes;
+    problem text;
+BEGIN
+    IF jsonb_typeof(wanted) = 'object' AND wanted ? 'window_buffer' THEN
+        IF wanted ? 'quiet_period' THEN
+            RAISE EXCEPTION 'window_buffer is another name of quiet_period: give one of them'
+                USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        wanted := wanted - 'window_buffer' || jsonb_build_object('quiet_period', wanted -> 'window_buffer');
+    END IF;
+    IF wanted IS NULL OR jsonb_typeof(wanted) <> 'object' THEN
+        problem := penstock.settings_problem(wanted);
+    ELSE
+        -- Reset to default: unknown names are still refused, so they are looked at with a value in place of null.
+        problem := coalesce(
+            penstock.settings_problem(jsonb_strip_nulls(wanted)),
+            penstock.settings_problem(coalesce((
+                SELECT jsonb_object_agg(e.key, coalesce(
+                    (SELECT s.default_value FROM penstock.settings() s WHERE s.name = e.key), '0'
+                ))
+                FROM jsonb_each(wanted) e WHERE e.value = 'null'
+            ), '{}'))
+        );
+    END IF;
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION '%', problem USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN jsonb_strip_nulls(old || wanted);
+END
+$$;

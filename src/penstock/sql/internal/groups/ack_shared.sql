@@ -1,0 +1,59 @@
+-- penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops)
+--
+-- Acknowledges messages of claims of shared groups; see ack_claims. What is left of a claim stays under its lease.
+--
+-- Parameters: as in ack_claims.
+-- Returns: for each entry, in the order given, whether it was acknowledged.
+-- Calls: lock_leases. Tables: claims (read, delete, insert).
+CREATE OR REPLACE FUNCTION penstock.ack_shared(
+    group_ids integer[], partition_ids bigint[], lease_ids uuid[], starts bigint[], stops bigint[]
+)
+RETURNS boolean[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    wanted record;
+    held   penstock.claims;
+    done   bigint;
+    acked  boolean[] := '{}';
+BEGIN
+    PERFORM penstock.lock_leases(group_ids, partition_ids, lease_ids);
+    FOR wanted IN
+        SELECT
+            u.group_id, u.partition_id, u.lease_id,
+            coalesce(u.start, 0) AS lo, coalesce(u.stop, 9223372036854775807) AS hi
+        FROM unnest(group_ids, partition_ids, lease_ids, starts, stops) WITH ORDINALITY
+            u (group_id, partition_id, lease_id, start, stop, position)
+        ORDER BY u.position
+    LOOP
+        done := 0;
+        FOR held IN
+            DELETE FROM penstock.claims c
+            WHERE c.group_id = wanted.group_id AND c.partition_id = wanted.partition_id
+              AND c.lease_id = wanted.lease_id AND c.due_at > clock_timestamp()
+              AND c.lo < wanted.hi AND c.hi > wanted.lo
+            RETURNING c.*
+        LOOP
+            done := done + least(held.hi, wanted.hi) - greatest(held.lo, wanted.lo);
+            INSERT INTO penstock.claims (
+                group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, claimed_at, first_error, last_error
+            )
+            SELECT held.group_id, held.partition_id, rest.lo, rest.hi, held.attempt, held.lease_id, held.due_at,
+                   held.consumer, held.claimed_at, held.first_error, held.last_error
+            FROM (VALUES (held.lo, wanted.lo), (wanted.hi, held.hi)) rest (lo, hi)
+            WHERE rest.lo < rest.hi;
+        END LOOP;
+        IF done > 0 THEN
+            acked := acked || true;
+            CONTINUE;
+        END IF;
+        -- What is done already is acknowledged once more, as long as something of the claim is held.
+        acked := acked || coalesce((
+            SELECT bool_and(wanted.lo = wanted.hi OR c.lo >= wanted.hi OR c.hi <= wanted.lo) FROM penstock.claims c
+            WHERE c.group_id = wanted.group_id AND c.partition_id = wanted.partition_id
+              AND c.lease_id = wanted.lease_id AND c.due_at > clock_timestamp()
+        ), false);
+    END LOOP;
+    RETURN acked;
+END
+$$;

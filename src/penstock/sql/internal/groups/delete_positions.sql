@@ -1,0 +1,48 @@
+-- penstock.delete_positions(target_groups, targets)
+--
+-- Deletes what groups know of partitions: positions, ready list entries, and claims, which thereby lose their lease. Waits
+-- for whoever is changing them, and goes on until nothing is left: what such a transaction leaves in place of what it
+-- ends cannot be seen before it has committed. The caller keeps others from beginning anew.
+--
+-- Parameters: target_groups - group ids; targets - partition ids, null for all of these groups.
+-- Returns: nothing.
+-- Calls: nothing. Tables: journal, ready, claims, skips, beginnings (delete).
+CREATE OR REPLACE FUNCTION penstock.delete_positions(target_groups integer[], targets bigint[])
+RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    DELETE FROM penstock.skips k
+    WHERE k.group_id = ANY (target_groups) AND (targets IS NULL OR k.partition_id = ANY (targets));
+    DELETE FROM penstock.beginnings b
+    WHERE b.group_id = ANY (target_groups) AND (targets IS NULL OR b.partition_id = ANY (targets));
+    LOOP
+        -- The ready list has no index by partition, and the journal knows the places.
+        WITH gone AS (
+            DELETE FROM penstock.journal j
+            WHERE j.group_id = ANY (target_groups) AND (targets IS NULL OR j.partition_id = ANY (targets))
+            RETURNING j.group_id, j.ready_seq
+        )
+        DELETE FROM penstock.ready y
+        USING gone d, penstock.consumer_groups g, penstock.queues q
+        WHERE d.ready_seq IS NOT NULL AND g.group_id = d.group_id AND q.queue_id = g.queue_id
+          AND y.group_id = d.group_id AND y.priority = ANY (q.priorities) AND y.seq = d.ready_seq;
+        DELETE FROM penstock.claims c
+        WHERE c.group_id = ANY (target_groups) AND (targets IS NULL OR c.partition_id = ANY (targets));
+        DELETE FROM penstock.ready y
+        WHERE y.group_id = ANY (target_groups)
+          AND (targets IS NULL OR y.lo IS NOT NULL AND y.partition_id = ANY (targets));
+        EXIT WHEN NOT EXISTS (
+            SELECT 1 FROM penstock.journal j
+            WHERE j.group_id = ANY (target_groups) AND (targets IS NULL OR j.partition_id = ANY (targets))
+        ) AND NOT EXISTS (
+            SELECT 1 FROM penstock.claims c
+            WHERE c.group_id = ANY (target_groups) AND (targets IS NULL OR c.partition_id = ANY (targets))
+        ) AND NOT EXISTS (
+            SELECT 1 FROM penstock.ready y
+            WHERE y.group_id = ANY (target_groups)
+              AND (targets IS NULL OR y.lo IS NOT NULL AND y.partition_id = ANY (targets))
+        );
+    END LOOP;
+END
+$$;

@@ -1,0 +1,130 @@
+-- penstock.publish_segments(stage_ids)
+--
+-- Gives staged segments their partitions and offsets. The caller holds the locks of the stages and removes them. The
+-- work is per segment, and the payload is not touched.
+--
+-- Parameters: stage_ids - in the order in which their messages shall lie.
+-- Returns: how many segments and messages there were.
+-- Calls: ensure_partitions, wake_partitions, queue_lock_class, newest_segment. Tables: staged (read), partitions
+-- (lock), segments (update), queues (read).
+CREATE OR REPLACE FUNCTION penstock.publish_segments(stage_ids bigint[], OUT segments bigint, OUT messages bigint)
+LANGUAGE plpgsql
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    queues       text[];
+    names        text[];
+    targets      bigint[];
+    locked       bigint;
+    now_here     timestamptz;
+    heads        bigint[];
+    times        timestamptz[];
+    ends         bigint[];
+    place_of     jsonb;
+    part         record;
+    counts       integer[];
+    places       integer[];
+    base_offsets bigint[];
+    moved        bigint;
+BEGIN
+    -- Every partition once. Below it is known by its place in these arrays.
+    SELECT
+        array_agg(d.queue_name ORDER BY d.partition_name COLLATE "C", d.queue_name COLLATE "C"),
+        array_agg(d.partition_name ORDER BY d.partition_name COLLATE "C", d.queue_name COLLATE "C")
+    INTO queues, names
+    FROM (
+        SELECT DISTINCT u.queue_name, u.partition_name
+        FROM penstock.staged s
+        CROSS JOIN LATERAL unnest(s.queue_names, s.partition_names) u (queue_name, partition_name)
+        WHERE s.stage_id = ANY (stage_ids)
+    ) d;
+    segments := 0;
+    IF queues IS NULL THEN
+        messages := 0;
+        RETURN;
+    END IF;
+    LOOP
+        targets := ARRAY(
+            SELECT p.partition_id
+            FROM unnest(queues, names) WITH ORDINALITY w (queue_name, partition_name, position)
+            -- LIMIT: a plain join, planned for a small table, goes through all partitions of the queue for each.
+            LEFT JOIN LATERAL (
+                SELECT p.partition_id
+                FROM penstock.partitions p
+                WHERE p.queue_id = (SELECT q.queue_id FROM penstock.queues q WHERE q.name = w.queue_name)
+                  AND p.name = w.partition_name
+                LIMIT 1
+            ) p ON true
+            ORDER BY w.position
+        );
+        IF array_position(targets, NULL) IS NOT NULL THEN
+            PERFORM penstock.ensure_partitions(queues, names);
+            CONTINUE;
+        END IF;
+        PERFORM 1 FROM penstock.partitions p
+        WHERE p.partition_id = ANY (targets)
+        ORDER BY p.partition_id
+        FOR NO KEY UPDATE;
+        GET DIAGNOSTICS locked = ROW_COUNT;
+        -- Fewer rows than partitions: one was deleted while we waited for its lock. It begins anew.
+        EXIT WHEN locked = cardinality(targets);
+    END LOOP;
+    -- Keeps a group from coming into being until we have committed: it would not know of these messages.
+    PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)
+    FROM (
+        SELECT q.queue_id FROM penstock.queues q
+        WHERE q.name = ANY (ARRAY(SELECT DISTINCT n FROM unnest(queues) n))
+        ORDER BY q.queue_id
+    ) q;
+
+    -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
+    now_here := clock_timestamp();
+    SELECT
+        array_agg(coalesce(newest.head_offset, 0) ORDER BY w.position),
+        array_agg(greatest(now_here, newest.created_at) ORDER BY w.position)
+    INTO heads, times
+    FROM unnest(targets) WITH ORDINALITY w (target, position)
+    LEFT JOIN LATERAL penstock.newest_segment(w.target) newest ON true;
+    ends := heads;
+    -- A join by name would compare each segment with each partition whenever the planner takes them for few, and it knows
+    -- neither number. No name holds a control character, so one keeps two names apart.
+    place_of := (
+        SELECT jsonb_object_agg(w.queue_name || chr(1) || w.partition_name, w.position)
+        FROM unnest(queues, names) WITH ORDINALITY w (queue_name, partition_name, position)
+    );
+    FOR part IN
+        SELECT s.*
+        FROM unnest(stage_ids) WITH ORDINALITY w (stage_id, position)
+        JOIN penstock.staged s ON s.stage_id = w.stage_id
+        ORDER BY w.position, s.first_ordinal
+    LOOP
+        counts := part.counts;
+        places := ARRAY(
+            SELECT (place_of ->> (u.queue_name || chr(1) || u.partition_name))::integer
+            FROM unnest(part.queue_names, part.partition_names) WITH ORDINALITY u (queue_name, partition_name, position)
+            ORDER BY u.position
+        );
+        base_offsets := places;
+        FOR number IN 1..cardinality(places) LOOP
+            base_offsets[number] := ends[places[number]];
+            ends[places[number]] := ends[places[number]] + counts[number];
+        END LOOP;
+        -- One range of the index, whatever the planner believes of the table.
+        UPDATE penstock.segments g
+        SET
+            partition_id = targets[places[g.base_offset - part.first_ordinal + 1]],
+            base_offset = base_offsets[g.base_offset - part.first_ordinal + 1],
+            created_at = times[places[g.base_offset - part.first_ordinal + 1]]
+        WHERE g.partition_id = -part.stage_id
+          AND g.base_offset >= part.first_ordinal AND g.base_offset < part.first_ordinal + cardinality(places);
+        GET DIAGNOSTICS moved = ROW_COUNT;
+        IF moved <> cardinality(places) THEN
+            RAISE EXCEPTION 'stage % has % segments from % on, and should have %',
+                part.stage_id, moved, part.first_ordinal, cardinality(places) USING ERRCODE = 'data_corrupted';
+        END IF;
+        segments := segments + moved;
+    END LOOP;
+    messages := (SELECT sum(e) FROM unnest(ends) e) - (SELECT sum(h) FROM unnest(heads) h);
+    PERFORM penstock.wake_partitions(targets, heads);
+END
+$$;

@@ -1,0 +1,144 @@
+-- penstock.sweep_together(max_rows, since, passing)
+--
+-- The sweep's work, all of it as one: what fails, fails for all. The caller holds the sweep's lock.
+--
+-- A timer may take seconds: to bury a message of hundreds of megabytes does. After two seconds it ends with one more of each
+-- kind, so that what was done is committed before the caller loses patience; the next sweep goes on from there.
+--
+-- Parameters: max_rows and since as in sweep; passing - whether to look which timers were put off, and to pass them over.
+-- Returns: as sweep.
+-- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions, publish_scheduled, is_put_off.
+-- Tables: journal, claims, doorbells (delete), partitions (lock), consumer_groups (read).
+CREATE OR REPLACE FUNCTION penstock.sweep_together(
+    max_rows integer, since timestamptz, passing boolean,
+    OUT woken integer, OUT trimmed integer, OUT enrolled integer, OUT next_due timestamptz, OUT swept_to timestamptz
+)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    now_here timestamptz := clock_timestamp();
+    until    timestamptz := now_here + interval '2 seconds';
+    -- Settled claims leave dead entries in what is to come, too: not further than this.
+    soon     timestamptz := now_here + interval '10 seconds';
+    timer    record;
+    held     penstock.claims;
+    visited  integer;
+    ended    boolean := true;
+    after_due timestamptz := since;
+BEGIN
+    woken := 0;
+    enrolled := 0;
+    trimmed := 0;
+    -- In chunks, until enough was done: a chunk that is busy altogether must not hide those after it.
+    LOOP
+        -- Most timers are of claims that were settled long ago: those go all at once, with their predecessors. Rows with
+        -- a timer of their own wait for it: that keeps every claim as history for its lease time.
+        WITH due AS MATERIALIZED (
+            SELECT j.group_id, j.partition_id, j.version, j.state FROM penstock.journal j
+            WHERE j.due_at > after_due AND j.due_at <= now_here
+            ORDER BY j.due_at
+            LIMIT max_rows
+        ), old AS MATERIALIZED (
+            SELECT o.ctid
+            FROM due d
+            JOIN penstock.journal o ON o.group_id = d.group_id AND o.partition_id = d.partition_id
+                AND o.version BETWEEN d.version - CASE WHEN d.state = 'c' THEN 8 ELSE 0 END AND d.version
+                AND (o.version = d.version OR o.due_at IS NULL)
+            WHERE EXISTS (
+                SELECT 1 FROM penstock.journal n
+                WHERE n.group_id = d.group_id AND n.partition_id = d.partition_id AND n.version > d.version
+            )
+            FOR UPDATE OF o SKIP LOCKED
+        )
+        DELETE FROM penstock.journal j WHERE j.ctid = ANY (ARRAY(SELECT o.ctid FROM old o));
+        GET DIAGNOSTICS visited = ROW_COUNT;
+        trimmed := trimmed + visited;
+        visited := 0;
+        FOR timer IN
+            SELECT j.group_id, j.partition_id, j.version, j.state, j.due_at FROM penstock.journal j
+            WHERE j.due_at > after_due AND j.due_at <= now_here
+            ORDER BY j.due_at
+            LIMIT max_rows
+        LOOP
+            visited := visited + 1;
+            CONTINUE WHEN passing AND penstock.is_put_off('journal', timer.group_id, timer.partition_id, timer.version);
+            IF penstock.sweep_timer(timer.group_id, timer.partition_id, timer.version, timer.state) THEN
+                woken := woken + 1;
+            END IF;
+            ended := clock_timestamp() < until;
+            EXIT WHEN NOT ended;
+        END LOOP;
+        IF visited < max_rows AND ended THEN
+            -- What is being written now with an earlier time, or is locked, has these two seconds to become visible.
+            swept_to := now_here - interval '2 seconds';
+        END IF;
+        EXIT WHEN NOT ended;
+        EXIT WHEN visited < max_rows OR woken + trimmed >= max_rows;
+        after_due := timer.due_at;
+    END LOOP;
+    -- A second look is due within milliseconds: one that seems to be due later was parked before the clock went back.
+    FOR timer IN
+        SELECT j.group_id, j.partition_id, j.version FROM penstock.journal j
+        WHERE j.state = 'p' AND j.due_at > now_here + interval '2 seconds'
+        ORDER BY j.due_at
+        LIMIT max_rows
+    LOOP
+        CONTINUE WHEN passing AND penstock.is_put_off('journal', timer.group_id, timer.partition_id, timer.version);
+        IF penstock.sweep_timer(timer.group_id, timer.partition_id, timer.version, 'p') THEN
+            woken := woken + 1;
+        END IF;
+        EXIT WHEN clock_timestamp() > until;
+    END LOOP;
+    visited := 0;
+    FOR held IN
+        SELECT c.* FROM penstock.claims c
+        WHERE c.due_at > since AND c.due_at <= now_here
+          AND NOT (passing AND penstock.is_put_off('claim', c.group_id, c.partition_id, c.lo))
+        ORDER BY c.due_at
+        LIMIT max_rows
+        FOR UPDATE SKIP LOCKED
+    LOOP
+        DELETE FROM penstock.claims c
+        WHERE c.group_id = held.group_id AND c.partition_id = held.partition_id AND c.lo = held.lo;
+        IF held.lease_id IS NULL THEN
+            PERFORM penstock.offer_range(held, held.lo, held.hi, held.attempt, held.first_error, held.last_error);
+        ELSE
+            PERFORM penstock.fail_range(held, NULL, 'the lease expired', 'lease expired', 0);
+        END IF;
+        woken := woken + 1;
+        visited := visited + 1;
+        ended := clock_timestamp() < until;
+        EXIT WHEN NOT ended;
+    END LOOP;
+    IF visited >= max_rows OR NOT ended THEN
+        swept_to := NULL;
+    END IF;
+    FOR timer IN
+        SELECT d.partition_id, d.base_offset FROM penstock.doorbells d
+        JOIN penstock.partitions p ON p.partition_id = d.partition_id
+        WHERE NOT (passing AND penstock.is_put_off('doorbell', 0, d.partition_id, d.base_offset))
+        LIMIT max_rows
+        FOR NO KEY UPDATE OF p SKIP LOCKED
+    LOOP
+        PERFORM penstock.wake_partitions(ARRAY[timer.partition_id], ARRAY[timer.base_offset]);
+        DELETE FROM penstock.doorbells d
+        WHERE d.partition_id = timer.partition_id AND d.base_offset = timer.base_offset;
+        woken := woken + 1;
+        EXIT WHEN clock_timestamp() > until;
+    END LOOP;
+    FOR timer IN
+        SELECT g.group_id FROM penstock.consumer_groups g
+        WHERE g.enrolled_to IS NOT NULL AND NOT (passing AND penstock.is_put_off('enrolment', g.group_id, 0, 0))
+        ORDER BY g.group_id
+    LOOP
+        enrolled := enrolled + penstock.enrol_partitions(timer.group_id, max_rows);
+    END LOOP;
+    SELECT least(
+        (SELECT j.due_at FROM penstock.journal j WHERE j.due_at > now_here AND j.due_at < soon ORDER BY j.due_at LIMIT 1),
+        (SELECT c.due_at FROM penstock.claims c WHERE c.due_at > now_here AND c.due_at < soon ORDER BY c.due_at LIMIT 1)
+    ) INTO next_due;
+    SELECT woken + p.published, least(sweep_together.next_due, p.next_due), CASE WHEN p.complete THEN swept_to END
+    INTO woken, next_due, swept_to
+    FROM penstock.publish_scheduled(max_rows, since, soon, passing) p;
+END
+$$;

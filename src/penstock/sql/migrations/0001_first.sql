@@ -1,0 +1,1 @@
+-- 0001_first: the schema as it was first released. An empty database is made from structure/, so there is nothing to do.

@@ -1,0 +1,63 @@
+-- Pushing: what a push may ask for beyond being stored: to be repeated safely, to come later, to count once.
+
+-- Messages that are kept aside until they are due: a packed segment that has no offset yet. The sweep deletes the row
+-- and appends the segment in one transaction, so it gets its offset once. Messages with a
+-- dedupe id have it in `dedupe_ids`, and their position in the segment in `dedupe_positions`.
+CREATE SEQUENCE penstock.scheduled_seq;
+CREATE TABLE penstock.scheduled (
+    scheduled_id bigint      NOT NULL,
+    queue_id     integer     NOT NULL,
+    partition_id bigint      NOT NULL,
+    due_at       timestamptz NOT NULL,
+    created_at   timestamptz NOT NULL,
+    count        integer     NOT NULL,
+    bytes        integer     NOT NULL,
+    body         bytea       NOT NULL,
+    ends         bytea       NOT NULL,
+    keys         bytea,
+    key_ends     bytea,
+    headers      bytea,
+    header_ends  bytea,
+    dedupe_ids       text[],
+    dedupe_positions integer[],
+    CONSTRAINT scheduled_pkey PRIMARY KEY (scheduled_id)
+)
+WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX scheduled_due ON penstock.scheduled (due_at, scheduled_id);
+CREATE INDEX scheduled_by_queue ON penstock.scheduled (queue_id, due_at, scheduled_id);
+
+-- The ids under which messages of a partition count once. `seen_at` is the time of the message, and the window is
+-- compared with it: a row that outlived its window means nothing. While its message is scheduled a row has no offset
+-- but `scheduled_id`, and `seen_at` is infinity: its window begins when the message gets its offset.
+CREATE TABLE penstock.dedupe_ids (
+    partition_id   bigint      NOT NULL,
+    dedupe_id      text        NOT NULL,
+    queue_id       integer     NOT NULL,
+    seen_at        timestamptz NOT NULL,
+    message_offset bigint,
+    scheduled_id   bigint,
+    CONSTRAINT dedupe_ids_pkey PRIMARY KEY (partition_id, dedupe_id)
+)
+WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX dedupe_ids_by_age ON penstock.dedupe_ids (queue_id, seen_at);
+
+-- What pushes answered, so that a push whose answer was lost can be repeated: one row per call, whatever it pushed.
+-- Pushes of one producer commit in any order, because it has many connections; so each is known by itself, and a gap
+-- in the sequence means nothing. Most pushes are one segment, and their rows are small: its place, and its time, which
+-- is `pushed_at`. The arrays are for those of many, and `answer` is the longer one of push_with_options.
+CREATE TABLE penstock.producers (
+    producer      uuid        NOT NULL,
+    sequence      bigint      NOT NULL,
+    pushed_at     timestamptz NOT NULL,
+    partition_id  bigint,
+    first_offset  bigint,
+    count         integer,
+    partition_ids bigint[],
+    first_offsets bigint[],
+    counts        integer[],
+    times         timestamptz[],
+    answer        jsonb,
+    CONSTRAINT producers_pkey PRIMARY KEY (producer, sequence)
+)
+WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX producers_by_age ON penstock.producers (pushed_at);
