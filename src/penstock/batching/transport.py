@@ -13,6 +13,7 @@ from penstock.broker.hints import HintListener, Hints
 from penstock.broker.operations.claiming import Ack, Pop, Renew, Sweep
 from penstock.broker.operations.operation import Operation
 from penstock.broker.operations.pushing import Push
+from penstock.errors import PenstockError
 from penstock.settings import Settings
 
 R = TypeVar("R")
@@ -40,6 +41,7 @@ class Batching:
             Renew: self._renew_lane,
             Sweep: self._sweep_lane,
         }
+        self._closed = False
         self._begin()
         forks.renew_in_children(self._begin)
 
@@ -67,6 +69,8 @@ class Batching:
         retry: bool = True,
     ) -> R:
         """Run an operation, together with others of its type where there are some."""
+        if self._closed:
+            raise PenstockError("this client is closed; make a new one")
         find = self._kinds.get(type(operation))
         # One whose time is limited cannot wait with others.
         if find is None or timeout is not None or (lane := find(operation)) is None:
@@ -84,6 +88,7 @@ class Batching:
 
     async def close(self) -> None:
         """Take no more operations, let those in flight end, and close all connections."""
+        self._closed = True
         for lane in self._lanes.values():
             await lane.close()
         await self._transport.close()

@@ -48,12 +48,15 @@ def check_new_names(queue: str, *partitions: str) -> None:
     The broker says only what is wrong with one of many names, and in a transaction only at the end of the block.
     """
     given = (queue, *partitions)
+    # Most names are seen to be good without the dearer checks; what can be printed can be encoded.
+    for name in given:
+        if type(name) is not str or not name.isprintable() or len(name) > _CERTAINLY_SHORT or name[:1] in "~*":
+            break
+    else:
+        return
     what = _PLACE if len(given) <= len(_PLACE) else ("queue", *["partition"] * len(partitions))
     check_names(*given, what=what)
     for name in given:
-        # Most names are seen to be good without the dearer checks.
-        if name.isprintable() and len(name) <= _CERTAINLY_SHORT and name[:1] not in "~*":
-            continue
         if not _GOOD_NAME(name) or len(name.encode()) > _LONGEST_NAME:
             raise InvalidInput(f"{_which(name, given, what)} {_name_problem(name)}")
 

@@ -134,6 +134,11 @@ def pack(messages: Sequence[Message]) -> list[Segment]:
 
 def pack_values(values: list[bytes | None], key: str | None, headers: Mapping[str, str] | None) -> list[Segment]:
     """Pack values that share their key and headers: what is done per message is its length."""
+    if len(values) == 1 and key is None and not headers:
+        # Most pushes are no more than this.
+        only = values[0]
+        if only is not None:
+            return [Segment(1, only, len(only).to_bytes(_END, "little"), None, None, None, None)]
     if (whole := _whole(values)) is not None:
         segments = [_alike(len(values), whole, key, headers)]
     else:
@@ -143,27 +148,34 @@ def pack_values(values: list[bytes | None], key: str | None, headers: Mapping[st
     return segments
 
 
-def join(segments: Iterable[Segment]) -> list[Segment]:
+def join(segments: Sequence[Segment]) -> list[Segment]:
     """Join segments of one partition, small ones with their neighbours, into as few as the caps allow."""
+    if len(segments) == 1:
+        return list(segments)
+    # What was pushed singly comes as many of these.
+    values: list[bytes] = []
+    for segment in segments:
+        if segment.count != 1 or segment.keys is not None or segment.headers is not None or len(segment.ends) != _END:
+            break
+        values.append(segment.body)
+    else:
+        if (whole := _whole(values)) is not None:
+            return [Segment(len(values), *whole, *_NONE, *_NONE)]
     joined: list[list[Segment]] = []
-    last: Segment | None = None
+    columns: tuple[bool, bool] | None = None
     count = size = 0
     for segment in segments:
-        more = len(segment.body) + _envelope_bytes(segment)
-        if (
-            last is None
-            or segment.count >= _LARGE
-            or count + segment.count > MAX_SEGMENT_MESSAGES
-            or size + more > MAX_SEGMENT_BYTES
-            or (segment.keys is None) != (last.keys is None)
-            or (segment.headers is None) != (last.headers is None)
-        ):
+        more = len(segment.body)
+        used = segment.keys is None, segment.headers is None
+        if used != (True, True):
+            more += _envelope_bytes(segment)
+        count += segment.count
+        size += more
+        if columns != used or segment.count >= _LARGE or count > MAX_SEGMENT_MESSAGES or size > MAX_SEGMENT_BYTES:
             joined.append([segment])
-            count, size = segment.count, more
+            columns, count, size = used, segment.count, more
         else:
             joined[-1].append(segment)
-            count, size = count + segment.count, size + more
-        last = segment
     return [same[0] if len(same) == 1 else _concatenated(same) for same in joined]
 
 

@@ -108,7 +108,9 @@ class Database:
                 if not retry:
                     raise
                 level = logging.WARNING if attempts is None else logging.DEBUG
-                attempts = attempts or Attempts(began, self.settings.timeout, operation.repeatable, operation.stamped)
+                attempts = attempts or Attempts(
+                    began, self.settings.timeout, operation.repeatable or operation.stamped, operation.stamped
+                )
                 pause = attempts.pause(error, sent)
                 log.log(level, "%s. The call is tried again", error)
                 time.sleep(pause)

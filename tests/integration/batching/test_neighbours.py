@@ -11,7 +11,7 @@ from groups.steps import create_group, pass_time, violations
 from log.interleaving import gapless, push
 
 from databases import Connection, Connections
-from penstock import AsyncBatch, AsyncClient, LeaseLost, Message, MessageTooLarge, PenstockError, Retryable
+from penstock import AsyncBatch, AsyncClient, LeaseLost, LockTimeout, Message, MessageTooLarge, PenstockError
 
 SOON = 20.0
 
@@ -178,7 +178,7 @@ async def test_who_waits_too_long_for_a_lock_is_told_so_and_the_others_are_not(
     push(holder, "locked")
     async with AsyncClient(psycopg.conninfo.make_conninfo(dsn, options="-c penstock.lock_timeout=300ms")) as client:
         results = await settled([client.push("q", n, partition=name) for n, name in enumerate(["free", "locked"] * 5)])
-    assert [type(result) is Retryable for result in results] == [False, True] * 5
+    assert [type(result) is LockTimeout for result in results] == [False, True] * 5
 
 
 async def test_a_new_group_holds_up_nobody_else_while_it_waits_for_an_open_push(
