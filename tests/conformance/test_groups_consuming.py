@@ -144,8 +144,9 @@ def test_partitions_that_were_done_before_a_failure_are_not_done_again(api: Any)
 
 
 def test_what_process_cannot_do_is_raised_as_it_is(api: Any) -> None:
-    with pytest.raises(InvalidInput, match="concurrency"):
-        api.process("q", print, concurrency=0)
+    for concurrency in (0, 10_001, 2**31):
+        with pytest.raises(InvalidInput, match="concurrency"):
+            api.process("q", print, concurrency=concurrency)
     with pytest.raises(InvalidInput, match="max_messages"):
         api.process("q", print, max_messages=0)
     assert drain(api, "q") == []

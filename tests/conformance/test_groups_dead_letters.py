@@ -7,7 +7,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from penstock import Message, NotFound
+from penstock import InvalidInput, Message, NotFound
 
 from .groups import SOON, bury, drain, mode_for, until, values
 
@@ -94,6 +94,16 @@ def test_dead_letters_are_discarded_by_id_by_reason_and_all(api: Any, mode: str)
     assert [letter.reason for letter in api.dead_letters("q")] == ["a", "a"]
     assert api.discard("q") == 2
     assert (api.dead_letters("q"), api.lag("q", "g")) == ([], 0)
+
+
+@pytest.mark.parametrize("ids", ["15", b"\x01", 5, {1: 1}, [True], ["1"], [1.0], [-1], [1 << 63]])
+def test_what_is_no_list_of_ids_is_refused_and_changes_nothing(api: Any, mode: str, ids: Any) -> None:
+    api.push("q", 1)
+    bury(api, "q", "g")
+    for act in (api.discard, api.redrive):
+        with pytest.raises(InvalidInput, match="dead letter"):
+            act("q", ids=ids)
+    assert len(api.dead_letters("q")) == 1
 
 
 def test_a_redriven_message_reaches_only_the_group_that_failed(api: Any, mode: str) -> None:

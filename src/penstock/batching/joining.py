@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from datetime import datetime
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +17,8 @@ from penstock.broker.packing import Segment, join
 from penstock.broker.places import Place
 from penstock.broker.pushing import Producer, PushBatch
 from penstock.errors import PenstockError
+
+Locking = TypeVar("Locking", Push, Ack, Renew)
 
 # What one batch carries at most, in bytes of messages and in operations.
 _MOST_BYTES = 8 << 20
@@ -53,10 +56,7 @@ class PushJoiner:
     ) -> Sequence[list[PushResult] | BaseException]:
         """Push; the results of each caller."""
         if len(operations) == 1:
-            only = operations[0]
-            if lock_timeout is not None:
-                only = msgspec.structs.replace(only, lock_timeout=lock_timeout)
-            return [await self._transport.run(only)]
+            return [await self._transport.run(_with_timeout(operations[0], lock_timeout))]
         segments: dict[Place, list[Segment]] = {}
         for operation in operations:
             for batch in operation.batches:
@@ -146,7 +146,7 @@ class AckJoiner:
     async def run(self, operations: Sequence[Ack], lock_timeout: float | None) -> Sequence[list[bool] | BaseException]:
         """Acknowledge; for each caller, which claims are done."""
         if len(operations) == 1:
-            return [await self._transport.run(operations[0])]
+            return [await self._transport.run(_with_timeout(operations[0], lock_timeout))]
         done = await self._transport.run(Ack([each for op in operations for each in op.ranges], lock_timeout))
         replies = []
         begin = 0
@@ -183,7 +183,7 @@ class RenewJoiner:
     ) -> Sequence[list[datetime | None] | BaseException]:
         """Renew; for each caller, the deadlines of its claims."""
         if len(operations) == 1:
-            return [await self._transport.run(operations[0])]
+            return [await self._transport.run(_with_timeout(operations[0], lock_timeout))]
         leases = [each for operation in operations for each in operation.leases]
         until = await self._transport.run(Renew(leases, operations[0].lease, lock_timeout))
         replies = []
@@ -243,3 +243,7 @@ def _from_one_place(pops: Sequence[Pop]) -> Sequence[Pop]:
         else msgspec.structs.replace(pop, ready_from=begins[pop.queue, pop.group])
         for pop in pops
     ]
+
+
+def _with_timeout(operation: Locking, lock_timeout: float | None) -> Locking:
+    return operation if lock_timeout is None else msgspec.structs.replace(operation, lock_timeout=lock_timeout)

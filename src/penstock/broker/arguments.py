@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from fractions import Fraction
 from numbers import Real
@@ -24,6 +25,17 @@ _FOR_EVER = threading.TIMEOUT_MAX / 2
 def seconds(given: T | timedelta) -> T | float:
     """Return a length of time in seconds; whatever else is given stays as it is, for others to judge."""
     return given.total_seconds() if isinstance(given, timedelta) else given
+
+
+def list_of_ids(what: str, given: Iterable[int]) -> list[int]:
+    """Return ids as a list; refuse what is not one, such as a text, which has its characters in it."""
+    if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(given, Iterable):
+        raise InvalidInput(f"{given!r} is not a list of ids of {what}")
+    ids = list(given)
+    for each in ids:
+        if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each < 1 << 63:
+            raise InvalidInput(f"{each!r} is not the id of {what}")
+    return ids
 
 
 @overload

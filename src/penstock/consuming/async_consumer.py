@@ -33,6 +33,9 @@ from penstock.errors import AlreadyExists, InvalidInput, PenstockError
 
 log = logging.getLogger("penstock.consumer")
 
+# More threads or tasks than this are a mistake, and would take the machine down before anybody saw it.
+_MOST_CONCURRENT = 10_000
+
 
 class AsyncConsumer:
     """Takes messages through a transport. `AsyncClient` has its public face, with the full descriptions."""
@@ -108,8 +111,8 @@ class AsyncConsumer:
         **options: Any,
     ) -> int:
         """Await a function for each message, in `concurrency` tasks; returns how many were handled."""
-        if concurrency < 1:
-            raise InvalidInput(f"concurrency is {concurrency} but must be at least 1")
+        if not 1 <= concurrency <= _MOST_CONCURRENT:
+            raise InvalidInput(f"concurrency is {concurrency} but must be from 1 to {_MOST_CONCURRENT}")
         allowed, ending = positive("timeout", timeout), positive("grace", grace)
         hook = None if on_error is None else AsyncHook(on_error)
 

@@ -58,7 +58,16 @@ def _inspect(connection: psycopg.Connection[Any]) -> ServerState:
     )
     if version < MINIMUM_SERVER:
         raise SetupError(f"this server is PostgreSQL {version // 10000}; penstock needs 14 or later")
-    number = _row(connection, "SELECT max(number) FROM penstock.migrations")[0] if exists else None
+    number, first = None, None
+    if exists:
+        number, first = _row(
+            connection, "SELECT max(number), min(name) FILTER (WHERE number = 1) FROM penstock.migrations"
+        )
+    if first is not None and first != sql.migrations()[0].name:
+        raise SetupError(
+            f"the schema is at version {number} of a development version from before 0.1.0, which cannot be migrated: "
+            "use a new database, or drop the schema penstock with all that is in it and run `penstock migrate`"
+        )
     return ServerState(version, is_pooled(connection), number)
 
 

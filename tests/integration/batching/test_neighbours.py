@@ -157,6 +157,27 @@ async def test_somebodys_lock_holds_up_those_alone_who_need_it(
     assert gapless(sql)
 
 
+async def test_an_acknowledgement_that_waits_for_a_lock_holds_up_nobody(
+    many: AsyncClient, connections: Connections
+) -> None:
+    for n in range(5):
+        await many.push("q", n, partition=f"p{n}")
+    batches: list[Any] = [await many.pop("q", "g", partition=f"p{n}") for n in range(5)]
+    holder = connections.open()
+    claim = batches[1].claims[0]
+    holder.execute(
+        "SELECT 1 FROM penstock.journal WHERE group_id = %s AND partition_id = %s FOR UPDATE",
+        (claim.group_id, claim.partition_id),
+    )
+    waiting, *others = (asyncio.create_task(batches[n].ack()) for n in (1, 0, 2, 3, 4))
+    async with asyncio.timeout(SOON):
+        await asyncio.gather(*others)
+    assert not waiting.done()
+    holder.rollback()
+    assert await settled([waiting]) == [None]
+    assert await many.lag("q", "g") == 0
+
+
 async def test_a_lone_push_that_waits_for_a_lock_holds_up_nobody(many: AsyncClient, connections: Connections) -> None:
     await many.push("q", "before", partition="locked")
     holder = connections.open()

@@ -153,6 +153,21 @@ def test_a_newer_schema_is_refused_and_left_alone(penstock_dsn: str) -> None:
     assert catalog(penstock_dsn) == before
 
 
+def test_a_schema_from_before_the_first_release_is_refused_and_left_alone(penstock_dsn: str) -> None:
+    with psycopg.connect(penstock_dsn, autocommit=True) as connection:
+        connection.execute("UPDATE penstock.migrations SET name = 'log' WHERE number = 1")
+        for newest in (1, 20):
+            connection.execute(
+                "INSERT INTO penstock.migrations (number, name) VALUES (%s, 'limits') ON CONFLICT DO NOTHING", (newest,)
+            )
+            before = catalog(penstock_dsn)
+            with pytest.raises(SetupError, match=r"development version .* use a new database"):
+                Client(penstock_dsn)
+            with pytest.raises(SetupError, match="use a new database"):
+                migrate(connection)
+            assert catalog(penstock_dsn) == before
+
+
 def works(dsn: str) -> None:
     with Client(dsn) as client:
         client.push("q", 1)

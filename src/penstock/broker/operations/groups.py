@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.broker.arguments import list_of_ids
 from penstock.broker.infos import (
     Check,
     ClaimInfo,
@@ -177,6 +178,7 @@ class Redrive(Operation[int], frozen=True):
 
     def __post_init__(self) -> None:
         check_names(self.queue)
+        _check_letters(self)
 
 
 class Discard(Operation[int], frozen=True):
@@ -190,6 +192,7 @@ class Discard(Operation[int], frozen=True):
 
     def __post_init__(self) -> None:
         check_names(self.queue)
+        _check_letters(self)
 
 
 class Verify(Repeatable[list[Check]], frozen=True):
@@ -204,6 +207,11 @@ class Resync(Repeatable[ResyncResult], frozen=True):
     """Repair readiness in a chunk of partitions."""
 
     after: int = 0
+
+
+def _check_letters(wanted: Redrive | Discard) -> None:
+    if wanted.ids is not None:
+        msgspec.structs.force_setattr(wanted, "ids", list_of_ids("a dead letter", wanted.ids))
 
 
 def _check_zone(moment: datetime | None) -> None:

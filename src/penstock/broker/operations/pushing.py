@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
+
+from penstock.broker.arguments import list_of_ids
 from penstock.broker.infos import ScheduledInfo
 from penstock.broker.messages import PushResult
 from penstock.broker.names import check_moment, check_names, check_whole
@@ -52,6 +55,4 @@ class CancelScheduled(Operation[list[int]], frozen=True):
     ids: Sequence[int]
 
     def __post_init__(self) -> None:
-        for each in self.ids:
-            if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each < 1 << 63:
-                raise InvalidInput(f"{each!r} is not the id of a scheduled push; they are in PushResult.scheduled.ids")
+        msgspec.structs.force_setattr(self, "ids", list_of_ids("a scheduled push (see PushResult.scheduled)", self.ids))

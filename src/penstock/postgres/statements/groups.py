@@ -159,5 +159,4 @@ def resync(wanted: Resync) -> Call[ResyncResult]:
 
 
 def _letters(wanted: Redrive | Discard) -> tuple[Any, ...]:
-    ids = None if wanted.ids is None else list(wanted.ids)
-    return (wanted.queue, wanted.group, wanted.reason, ids, wanted.limit)
+    return (wanted.queue, wanted.group, wanted.reason, wanted.ids, wanted.limit)
