@@ -133,10 +133,10 @@ CREATE TABLE penstock.skips (
 );
 
 -- Pushes of callers above READ COMMITTED, who may see an old state of the groups: the sweep wakes for them.
-CREATE TABLE penstock.doorbells (
+CREATE TABLE penstock.late_wakeups (
     partition_id bigint NOT NULL,
     base_offset  bigint NOT NULL,
-    CONSTRAINT doorbells_pkey PRIMARY KEY (partition_id, base_offset)
+    CONSTRAINT late_wakeups_pkey PRIMARY KEY (partition_id, base_offset)
 );
 
 -- What exhausted its attempts, with a copy of the message: retention cannot take it away. `traceback` is where in the

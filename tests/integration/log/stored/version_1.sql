@@ -426,10 +426,10 @@ CREATE TABLE penstock.skips (
 );
 
 -- Pushes of callers above READ COMMITTED, who may see an old state of the groups: the sweep wakes for them.
-CREATE TABLE penstock.doorbells (
+CREATE TABLE penstock.late_wakeups (
     partition_id bigint NOT NULL,
     base_offset  bigint NOT NULL,
-    CONSTRAINT doorbells_pkey PRIMARY KEY (partition_id, base_offset)
+    CONSTRAINT late_wakeups_pkey PRIMARY KEY (partition_id, base_offset)
 );
 
 -- What exhausted its attempts, with a copy of the message: retention cannot take it away. `traceback` is where in the
@@ -462,7 +462,7 @@ CREATE INDEX dead_letters_by_group ON penstock.dead_letters (group_id, dead_lett
 CREATE TABLE penstock.sweep_lock ();
 
 -- Timers that failed and were put off, so that they hold up no other. `place` says which one of its kind it is: the version of
--- a journal row, the first offset of a claim or doorbell, the id of what is scheduled. A row goes when its timer works
+-- a journal row, the first offset of a claim or late wake-up, the id of what is scheduled. A row goes when its timer works
 -- again, or is gone. Of kind `maintenance`, partition_id says which partition maintenance could not look after, 0 what is
 -- not of one partition; a row goes when maintenance gets through there again.
 CREATE TABLE penstock.failing_timers (
@@ -477,7 +477,7 @@ CREATE TABLE penstock.failing_timers (
     error        text        NOT NULL,
     CONSTRAINT failing_timers_pkey PRIMARY KEY (kind, group_id, partition_id, place),
     CONSTRAINT failing_timers_kind_is_known CHECK (
-        kind IN ('journal', 'claim', 'doorbell', 'enrolment', 'scheduled', 'sweep', 'maintenance')
+        kind IN ('journal', 'claim', 'late_wakeup', 'enrolment', 'scheduled', 'sweep', 'maintenance')
     )
 );
 
@@ -934,7 +934,7 @@ $$;
 -- Parameters: location - where the files shall lie.
 -- Returns: the run's name, and the names and locations of the runs that were given up, whose files are to be removed.
 -- Raises object_in_use while another connection archives the queue.
--- Calls: require_read_committed, find_queue, archive_lock_class. Tables: archives (insert, update).
+-- Calls: require_read_committed, find_queue. Tables: archives (insert, update).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.begin_archive(queue_name text, location text)
 RETURNS TABLE (run text, left_runs text[], left_locations text[])
@@ -949,7 +949,8 @@ BEGIN
     IF coalesce(begin_archive.location, '') = '' THEN
         RAISE EXCEPTION 'an archive needs a location' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF NOT pg_try_advisory_lock(penstock.archive_lock_class(), queue) THEN
+    -- The class of the lock: see queue_lock_class.
+    IF NOT pg_try_advisory_lock(1885695605, queue) THEN
         RAISE EXCEPTION 'queue "%" is being archived by another process', queue_name
             USING ERRCODE = 'object_in_use', HINT = 'Wait until it has ended.';
     END IF;
@@ -2101,11 +2102,15 @@ DECLARE
     problem text := penstock.group_settings_problem(wanted);
 BEGIN
     PERFORM penstock.require_names(queue_name, group_name);
-    IF problem IS NULL AND create_group.subscription NOT IN ('all', 'new', 'time') THEN
-        problem := format('subscription is %s but must be all, new or time', to_json(create_group.subscription));
+    IF problem IS NULL AND (create_group.subscription IN ('all', 'new', 'time')) IS NOT TRUE THEN
+        problem := format(
+            'subscription is %s but must be all, new or time', coalesce(to_json(create_group.subscription)::text, 'null')
+        );
     END IF;
-    IF problem IS NULL AND create_group.mode NOT IN ('ordered', 'shared', 'external') THEN
-        problem := format('mode is %s but must be ordered, shared or external', to_json(create_group.mode));
+    IF problem IS NULL AND (create_group.mode IN ('ordered', 'shared', 'external')) IS NOT TRUE THEN
+        problem := format(
+            'mode is %s but must be ordered, shared or external', coalesce(to_json(create_group.mode)::text, 'null')
+        );
     END IF;
     IF problem IS NULL AND (create_group.subscription = 'time') <> (create_group.from_time IS NOT NULL) THEN
         problem := 'a subscription from a time needs from_time, and no other has one';
@@ -3073,11 +3078,11 @@ BEGIN
             ))) || jsonb_build_object(
                 'penstock-origin', penstock.message_id(d.partition_id, d.message_offset, d.created_at)::text
             ) || CASE
-                -- Outside of lanes the header is the sender's own, and says nothing.
+                -- Outside of lanes these headers are the sender's own, and say nothing.
                 WHEN EXISTS (
                     SELECT FROM penstock.partitions p WHERE p.partition_id = d.partition_id AND p.lane_of IS NOT NULL
                 ) THEN coalesce(d.headers, '{}')
-                ELSE coalesce(d.headers, '{}') - 'penstock-rows'
+                ELSE coalesce(d.headers, '{}') - ARRAY['penstock-partition', 'penstock-origin', 'penstock-rows']
             END || jsonb_strip_nulls(jsonb_build_object(
                 'penstock-rows', array_to_string(d.row_ids, ',')
             )) ORDER BY d.dead_letter_id) AS headers
@@ -4267,7 +4272,7 @@ $$;
 --
 -- Returns: a row per check: its name, how many violate it, and what it means.
 -- Calls: partition_span, offset_limit, offset_at, int32_at. Tables: segments, partitions, journal, ready, claims,
--- consumer_groups, queues, trimmed, partition_lookup, doorbells, archived, archive_files, scheduled, dedupe_ids,
+-- consumer_groups, queues, trimmed, partition_lookup, late_wakeups, archived, archive_files, scheduled, dedupe_ids,
 -- beginnings, failing_timers (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.verify()
@@ -4387,11 +4392,11 @@ AS $$
     JOIN spans s ON s.partition_id = n.partition_id
     WHERE NOT (n.committed <= n.claimed_to AND n.claimed_to <= s.head_offset)
     UNION ALL
-    SELECT 'work_not_in_line', count(*), 'messages to read in a partition that is idle for its group'
+    SELECT 'work_not_ready', count(*), 'messages to read in a partition that is idle for its group'
     FROM newest n
     JOIN spans s ON s.partition_id = n.partition_id
     WHERE n.state = 'i' AND s.head_offset > greatest(n.committed, s.floor_offset)
-      AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
+      AND NOT EXISTS (SELECT 1 FROM penstock.late_wakeups w WHERE w.partition_id = s.partition_id)
     UNION ALL
     SELECT 'work_not_taken_up', count(*), 'messages to read in a partition that its group does not know' FROM spans s
     JOIN penstock.consumer_groups g ON g.queue_id = s.queue_id AND (s.lane_of IS NULL OR s.lane_of = g.group_id)
@@ -4407,9 +4412,9 @@ AS $$
           )
       END
       AND NOT EXISTS (SELECT 1 FROM newest n WHERE n.group_id = g.group_id AND n.partition_id = s.partition_id)
-      AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
+      AND NOT EXISTS (SELECT 1 FROM penstock.late_wakeups w WHERE w.partition_id = s.partition_id)
     UNION ALL
-    SELECT 'ready_without_place', count(*), 'ready, and not in the ready list' FROM newest n
+    SELECT 'ready_without_entry', count(*), 'ready, and not in the ready list' FROM newest n
     WHERE n.state = 'r' AND NOT EXISTS (
         SELECT 1 FROM penstock.ready y WHERE y.group_id = n.group_id AND y.seq = n.ready_seq
     )
@@ -5705,7 +5710,7 @@ $$;
 -- empty where rows name their own; reading - what all sources read, in any words that are the same for the same reading.
 -- Null for either: not known, and not compared.
 -- Returns: one row: 'published' or 'skipped', how many segments and messages the epoch has.
--- Calls: require_read_committed, use_lock_timeout, sink_lock_class, register_run, publish_segments, forget_stages,
+-- Calls: require_read_committed, use_lock_timeout, register_run, publish_segments, forget_stages,
 -- remove_stages.
 -- Tables: stages (lock), staged, queues (read), sink_runs, sink_commits, epoch_sources, snapshots.
 -- Granted to: producer.
@@ -5733,7 +5738,8 @@ DECLARE
 BEGIN
     PERFORM penstock.require_read_committed('publish_stages');
     PERFORM penstock.use_lock_timeout();
-    PERFORM pg_advisory_xact_lock(penstock.sink_lock_class(), hashtext(writer));
+    -- The class of the lock: see queue_lock_class.
+    PERFORM pg_advisory_xact_lock(1885695604, hashtext(writer));
     -- Each a new statement: under the lock it sees what the last publisher of this writer did.
     run_number := penstock.register_run(writer, run);
     IF EXISTS (SELECT 1 FROM penstock.sink_runs r WHERE r.writer = writer AND r.run_number > run_number) THEN
@@ -6398,7 +6404,7 @@ $$;
 -- penstock.sweep(max_rows, since)
 --
 -- Does what time brings: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
--- over, looks at parked ones once more, gives scheduled messages their offsets, answers doorbells, takes up partitions
+-- over, looks at parked ones once more, gives scheduled messages their offsets, fires late wake-ups, takes up partitions
 -- for new groups, and trims the journal behind the newest rows. Every consumer calls it now and then, in a transaction
 -- of its own; one works at a time and the others return at once. It never waits for a lock, so somebody's open
 -- transaction cannot stop the timers. With nothing due it writes nothing.
@@ -6497,20 +6503,6 @@ AS $$
     END
     FROM penstock.partitions p
     WHERE p.partition_id = target
-$$;
-
--- penstock.archive_lock_class()
---
--- The first key of the advisory lock that a run of `penstock archive` holds while it lasts (the second is the queue's
--- id).
---
--- Returns: a constant.
--- Calls: nothing. Tables: none.
-CREATE OR REPLACE FUNCTION penstock.archive_lock_class()
-RETURNS integer
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$
-    SELECT 1885695605
 $$;
 
 -- penstock.archived_to(target)
@@ -6773,9 +6765,14 @@ $$;
 
 -- penstock.queue_lock_class()
 --
--- The first key of the advisory locks that penstock takes on a queue (the second is the queue's id): shared by
--- whoever adds partitions, exclusive for whoever deletes the queue.
+-- Returns the first key of the advisory locks on queues. The first keys of all advisory locks of penstock:
 --
+-- 1885695603 - a queue (second key: its id). Shared by whoever pushes or adds partitions, exclusive for whoever deletes the
+-- queue. With 0 as second key: maintenance.
+-- 1885695604 - publishing for a writer (second key: a hash of the writer's name); publish_stages.
+-- 1885695605 - a run of `penstock archive` (second key: the queue's id); begin_archive.
+--
+-- Parameters: none.
 -- Returns: a constant.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.queue_lock_class()
@@ -7191,12 +7188,17 @@ BEGIN
 END
 $$;
 
--- penstock.append_state(before, next_state, committed, attempt, narrow_attempt, narrow_to, due_at, first_error, last_error)
+-- penstock.append_state(before, next_state, committed, attempt, narrow_attempt, narrow_to, due_at, first_error, last_error,
+--                       held)
 --
--- Appends the next journal row of a (group, partition) that nobody holds any more, and its ready list entry where the
--- state is ready. The caller is the one who may (see the table of owners in docs/design.md).
+-- Appends the next journal row of a (group, partition), and the ready list entry where the new state is ready. The caller
+-- is the one who may (see the table of owners in docs/design.md).
 --
--- Parameters: before - the newest row; the others - what the new row says.
+-- Functions that append many rows, or one for every pop or ack, insert them themselves: claim_partition, ack_claims,
+-- wake_partitions, advance_reader.
+--
+-- Parameters: before - the newest row; held - whether the claim goes on, with its lease, its end and the time it was handed
+-- out; the others - what the new row says.
 -- Returns: nothing.
 -- Calls: nothing. Tables: journal, ready (insert), partitions (read).
 CREATE OR REPLACE FUNCTION penstock.append_state(
@@ -7208,26 +7210,29 @@ CREATE OR REPLACE FUNCTION penstock.append_state(
     narrow_to      bigint      DEFAULT NULL,
     due_at         timestamptz DEFAULT NULL,
     first_error    text        DEFAULT NULL,
-    last_error     text        DEFAULT NULL
+    last_error     text        DEFAULT NULL,
+    held           boolean     DEFAULT false
 )
 RETURNS void
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    place bigint := CASE WHEN next_state = 'r' THEN nextval('penstock.ready_seq') END;
+    entry bigint := CASE WHEN next_state = 'r' THEN nextval('penstock.ready_seq') END;
 BEGIN
     INSERT INTO penstock.journal (
         group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
-        ready_seq, due_at, acked_at, first_error, last_error
+        ready_seq, due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
     ) VALUES (
-        before.group_id, before.partition_id, before.version + 1, next_state,
-        append_state.committed, append_state.committed, before.skipped,
-        append_state.attempt, append_state.narrow_attempt, append_state.narrow_to,
-        place, append_state.due_at, before.acked_at, append_state.first_error, append_state.last_error
+        before.group_id, before.partition_id, before.version + 1, next_state, append_state.committed,
+        CASE WHEN held THEN before.claimed_to ELSE append_state.committed END, before.skipped,
+        append_state.attempt, append_state.narrow_attempt, append_state.narrow_to, entry, append_state.due_at,
+        CASE WHEN held THEN before.lease_id END, CASE WHEN held THEN before.consumer END,
+        CASE WHEN held THEN coalesce(before.claimed_at, before.at) END,
+        before.acked_at, append_state.first_error, append_state.last_error
     );
-    IF place IS NOT NULL THEN
+    IF entry IS NOT NULL THEN
         INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
-        SELECT before.group_id, p.priority, place, p.partition_id
+        SELECT before.group_id, p.priority, entry, p.partition_id
         FROM penstock.partitions p
         WHERE p.partition_id = before.partition_id;
     END IF;
@@ -7907,7 +7912,7 @@ $$;
 --
 -- Parameters: target_group.
 -- Returns: a row per such partition with its newest journal row's words and its head.
--- Calls: partition_span, offset_at, newest_state. Tables: ready, journal, claims, segments, partitions, doorbells,
+-- Calls: partition_span, offset_at, newest_state. Tables: ready, journal, claims, segments, partitions, late_wakeups,
 -- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.group_work(target_group integer)
 RETURNS TABLE (
@@ -7919,11 +7924,11 @@ AS $$
         SELECT y.partition_id FROM penstock.ready y WHERE y.group_id = target_group AND y.lo IS NULL
         UNION
         SELECT j.partition_id FROM penstock.journal j WHERE j.due_at IS NOT NULL AND j.group_id = target_group
-    ), rung AS (
+    ), late AS (
         -- Pushed to by somebody who could not see the state of the groups; the sweep has not been here yet.
-        SELECT DISTINCT d.partition_id
-        FROM penstock.doorbells d
-        JOIN penstock.partitions p ON p.partition_id = d.partition_id
+        SELECT DISTINCT w.partition_id
+        FROM penstock.late_wakeups w
+        JOIN penstock.partitions p ON p.partition_id = w.partition_id
         JOIN penstock.consumer_groups g ON g.queue_id = p.queue_id AND (p.lane_of IS NULL OR p.lane_of = g.group_id)
         WHERE g.group_id = target_group
     )
@@ -7931,7 +7936,7 @@ AS $$
         t.partition_id, j.state, greatest(j.committed, s.floor_offset), j.claimed_to, s.head_offset,
         -- A renewal is no new claim.
         coalesce(j.claimed_at, j.at)
-    FROM (SELECT t.partition_id FROM touched t UNION SELECT r.partition_id FROM rung r) t
+    FROM (SELECT t.partition_id FROM touched t UNION SELECT l.partition_id FROM late l) t
     CROSS JOIN LATERAL penstock.newest_state(target_group, t.partition_id) j
     CROSS JOIN LATERAL penstock.partition_span(t.partition_id) s
     WHERE j.state <> 'i' OR s.head_offset > j.committed
@@ -7961,7 +7966,7 @@ AS $$
     JOIN penstock.partitions p ON p.queue_id = g.queue_id AND p.lane_of IS NULL
         AND (
             p.partition_id > CASE WHEN g.enrol_again THEN 0 ELSE g.enrolled_to END
-            OR p.partition_id IN (SELECT r.partition_id FROM rung r)
+            OR p.partition_id IN (SELECT l.partition_id FROM late l)
         )
     CROSS JOIN LATERAL penstock.partition_span(p.partition_id) s
     CROSS JOIN LATERAL (
@@ -8324,7 +8329,7 @@ $$;
 --
 -- Parameters: as in renew_claims.
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.
--- Calls: lock_newest, newest_state. Tables: queues, consumer_groups (read), journal (read, insert).
+-- Calls: lock_newest, newest_state, append_state. Tables: queues, consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.renew_ordered(
     group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8
 )
@@ -8332,11 +8337,13 @@ RETURNS timestamptz[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    renewed timestamptz[];
+    renewing record;
+    claim    penstock.journal;
+    renewed  timestamptz[] := array_fill(NULL::timestamptz, ARRAY[cardinality(lease_ids)]);
 BEGIN
     PERFORM penstock.lock_newest(group_ids, partition_ids);
-    WITH renewing AS MATERIALIZED (
-        SELECT u.position, j.*, clock_timestamp() + make_interval(
+    FOR renewing IN
+        SELECT u.position, j AS claim, clock_timestamp() + make_interval(
             secs => coalesce(lease_time, (g.config ->> 'lease_time')::float8, (q.settings ->> 'lease_time')::float8)
         ) AS until
         FROM unnest(group_ids, partition_ids, lease_ids) WITH ORDINALITY
@@ -8345,20 +8352,14 @@ BEGIN
         JOIN penstock.consumer_groups g ON g.group_id = j.group_id
         JOIN penstock.queues q ON q.queue_id = g.queue_id
         WHERE j.state = 'c' AND j.lease_id = u.lease_id AND j.due_at > clock_timestamp()
-    ), appended AS (
-        INSERT INTO penstock.journal (
-            group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
-            due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
-        )
-        SELECT
-            r.group_id, r.partition_id, r.version + 1, 'c', r.committed, r.claimed_to, r.skipped,
-            r.attempt, r.narrow_attempt, r.narrow_to,
-            r.until, r.lease_id, r.consumer, coalesce(r.claimed_at, r.at), r.acked_at, r.first_error, r.last_error
-        FROM renewing r
-    )
-    SELECT array_agg(r.until ORDER BY n) INTO renewed
-    FROM generate_series(1, cardinality(lease_ids)) n
-    LEFT JOIN renewing r ON r.position = n;
+    LOOP
+        claim := renewing.claim;
+        PERFORM penstock.append_state(
+            claim, 'c', claim.committed, claim.attempt, claim.narrow_attempt, claim.narrow_to, renewing.until,
+            claim.first_error, claim.last_error, held => true
+        );
+        renewed[renewing.position] := renewing.until;
+    END LOOP;
     RETURN renewed;
 END
 $$;
@@ -8642,7 +8643,7 @@ $$;
 -- Parameters: targets - a partition id per segment; the others as in push_segments.
 -- Returns: one row per segment, in the order given. Times never go back within a partition.
 -- Calls: refuse_full, offset_limit, packed_bytes, compresses, wake_partitions, newest_segment. Tables: queues,
--- partitions (read), segments, doorbells (insert).
+-- partitions (read), segments, late_wakeups (insert).
 CREATE OR REPLACE FUNCTION penstock.append_segments(
     targets     bigint[],
     counts      integer[],
@@ -8708,7 +8709,7 @@ BEGIN
         ) t;
     ELSE
         -- This snapshot may show an old state of the groups. The sweep looks at a new one.
-        INSERT INTO penstock.doorbells (partition_id, base_offset)
+        INSERT INTO penstock.late_wakeups (partition_id, base_offset)
         SELECT u.target, min(u.base_offset) FROM unnest(targets, offsets) u (target, base_offset) GROUP BY u.target;
     END IF;
     RETURN QUERY SELECT * FROM unnest(targets, offsets, counts, times);
@@ -8719,7 +8720,7 @@ $$;
 --
 -- Says where a group that does not read all there is begins in a partition, and notes it for `verify`: at the first message
 -- from its moment on, or at the one that is being pushed. That one need not be the first: the pushes of others may not
--- have known of the group, or may have left a doorbell that was not answered yet.
+-- have known of the group, or may have left a late wake-up that the sweep has not fired yet.
 --
 -- Parameters: base_offset - the first offset that is being pushed, null for none; moment - from when on the group reads.
 -- Returns: the offset.
@@ -8795,7 +8796,7 @@ $$;
 -- Parameters: targets - partition ids.
 -- Returns: how many messages went with them.
 -- Calls: partition_span, forget_pushes, delete_positions. Tables: partitions (lock, delete), segments, trimmed,
--- doorbells, archived (delete), deleted_partitions (insert), consumer_groups (read).
+-- late_wakeups, archived (delete), deleted_partitions (insert), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.delete_partitions(targets bigint[])
 RETURNS bigint
 LANGUAGE plpgsql
@@ -8818,7 +8819,7 @@ BEGIN
     );
     DELETE FROM penstock.segments s WHERE s.partition_id = ANY (targets);
     DELETE FROM penstock.trimmed t WHERE t.partition_id = ANY (targets);
-    DELETE FROM penstock.doorbells d WHERE d.partition_id = ANY (targets);
+    DELETE FROM penstock.late_wakeups w WHERE w.partition_id = ANY (targets);
     -- The files stay where they are; they are somebody's copy.
     DELETE FROM penstock.archived a WHERE a.partition_id = ANY (targets);
     PERFORM penstock.forget_pushes(targets);
@@ -10320,8 +10321,7 @@ $$;
 --
 -- Parameters: stage_ids - in the order in which their messages shall lie.
 -- Returns: how many segments and messages there were.
--- Calls: ensure_partitions, wake_partitions, queue_lock_class, newest_segment. Tables: staged (read), partitions
--- (lock), segments (update), queues (read).
+-- Calls: lock_partitions, wake_partitions, newest_segment. Tables: staged (read), segments (update).
 CREATE OR REPLACE FUNCTION penstock.publish_segments(stage_ids bigint[], OUT segments bigint, OUT messages bigint)
 LANGUAGE plpgsql
 SET enable_bitmapscan = off
@@ -10330,7 +10330,6 @@ DECLARE
     queues       text[];
     names        text[];
     targets      bigint[];
-    locked       bigint;
     now_here     timestamptz;
     heads        bigint[];
     times        timestamptz[];
@@ -10358,39 +10357,7 @@ BEGIN
         messages := 0;
         RETURN;
     END IF;
-    LOOP
-        targets := ARRAY(
-            SELECT p.partition_id
-            FROM unnest(queues, names) WITH ORDINALITY w (queue_name, partition_name, position)
-            -- LIMIT: a plain join, planned for a small table, goes through all partitions of the queue for each.
-            LEFT JOIN LATERAL (
-                SELECT p.partition_id
-                FROM penstock.partitions p
-                WHERE p.queue_id = (SELECT q.queue_id FROM penstock.queues q WHERE q.name = w.queue_name)
-                  AND p.name = w.partition_name
-                LIMIT 1
-            ) p ON true
-            ORDER BY w.position
-        );
-        IF array_position(targets, NULL) IS NOT NULL THEN
-            PERFORM penstock.ensure_partitions(queues, names);
-            CONTINUE;
-        END IF;
-        PERFORM 1 FROM penstock.partitions p
-        WHERE p.partition_id = ANY (targets)
-        ORDER BY p.partition_id
-        FOR NO KEY UPDATE;
-        GET DIAGNOSTICS locked = ROW_COUNT;
-        -- Fewer rows than partitions: one was deleted while we waited for its lock. It begins anew.
-        EXIT WHEN locked = cardinality(targets);
-    END LOOP;
-    -- Keeps a group from coming into being until we have committed: it would not know of these messages.
-    PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)
-    FROM (
-        SELECT q.queue_id FROM penstock.queues q
-        WHERE q.name = ANY (ARRAY(SELECT DISTINCT n FROM unnest(queues) n))
-        ORDER BY q.queue_id
-    ) q;
+    targets := penstock.lock_partitions(queues, names);
 
     -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
     now_here := clock_timestamp();
@@ -10526,19 +10493,6 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege', HINT = 'Run it as that user, or once as an admin.';
     END IF;
 END
-$$;
-
--- penstock.sink_lock_class()
---
--- The first key of the advisory lock that a writer's publishing takes (the second is a hash of the writer's name).
---
--- Returns: a constant.
--- Calls: nothing. Tables: none.
-CREATE OR REPLACE FUNCTION penstock.sink_lock_class()
-RETURNS integer
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$
-    SELECT 1885695604
 $$;
 
 -- penstock.end_waits(target_groups)
@@ -10719,7 +10673,7 @@ $$;
 --
 -- Parameters: max_rows - how many to try.
 -- Returns: how many were served.
--- Calls: try_timer. Tables: failing_timers (delete), journal, claims, doorbells, consumer_groups, scheduled (read).
+-- Calls: try_timer. Tables: failing_timers (delete), journal, claims, late_wakeups, consumer_groups, scheduled (read).
 CREATE OR REPLACE FUNCTION penstock.retry_timers(max_rows integer)
 RETURNS integer
 LANGUAGE plpgsql
@@ -10739,8 +10693,8 @@ BEGIN
             WHERE c.group_id = f.group_id AND c.partition_id = f.partition_id AND c.lo = f.place
               AND c.claimed_at <= f.since
         )
-        WHEN 'doorbell' THEN NOT EXISTS (
-            SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = f.partition_id AND d.base_offset = f.place
+        WHEN 'late_wakeup' THEN NOT EXISTS (
+            SELECT 1 FROM penstock.late_wakeups w WHERE w.partition_id = f.partition_id AND w.base_offset = f.place
         )
         WHEN 'enrolment' THEN NOT EXISTS (
             SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = f.group_id AND g.enrolled_to IS NOT NULL
@@ -10771,11 +10725,11 @@ $$;
 -- Does what the sweep does for one timer, which is due.
 --
 -- Parameters: kind - 'journal' (a row of the journal; place is its version), 'claim' (a range of a shared group; place is
--- where it begins), 'doorbell' (place is the first offset that was pushed), 'enrolment' (of a group) or 'scheduled' (place is
+-- where it begins), 'late_wakeup' (place is the first offset that was pushed), 'enrolment' (of a group) or 'scheduled' (place is
 -- its id); target_group and target - group and partition, 0 for none.
 -- Returns: whether it did; false when a lock could not be had, or when it has gone on already.
 -- Calls: sweep_timer, offer_range, fail_range, wake_partitions, enrol_partitions, publish_scheduled. Tables: journal (read),
--- claims, doorbells (delete), partitions (lock).
+-- claims, late_wakeups (delete), partitions (lock).
 CREATE OR REPLACE FUNCTION penstock.serve_timer(kind text, target_group integer, target bigint, place bigint)
 RETURNS boolean
 LANGUAGE plpgsql
@@ -10807,13 +10761,13 @@ BEGIN
             ELSE
                 PERFORM penstock.fail_range(held, NULL, 'the lease expired', 'lease expired', 0);
             END IF;
-        WHEN 'doorbell' THEN
+        WHEN 'late_wakeup' THEN
             PERFORM 1 FROM penstock.partitions p WHERE p.partition_id = target FOR NO KEY UPDATE SKIP LOCKED;
             IF NOT FOUND THEN
                 RETURN false;
             END IF;
             PERFORM penstock.wake_partitions(ARRAY[target], ARRAY[place]);
-            DELETE FROM penstock.doorbells d WHERE d.partition_id = target AND d.base_offset = place;
+            DELETE FROM penstock.late_wakeups w WHERE w.partition_id = target AND w.base_offset = place;
         WHEN 'enrolment' THEN
             PERFORM penstock.enrol_partitions(target_group, 1000);
         WHEN 'scheduled' THEN
@@ -10834,7 +10788,7 @@ $$;
 --
 -- Parameters: those of sweep; max_rows - of each kind of timer.
 -- Returns: how many were served, and how many failed.
--- Calls: is_put_off, try_timer. Tables: journal, claims, doorbells, consumer_groups, scheduled (read).
+-- Calls: is_put_off, try_timer. Tables: journal, claims, late_wakeups, consumer_groups, scheduled (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_apart(
     max_rows integer, since timestamptz, OUT woken integer, OUT failed integer
 )
@@ -10871,12 +10825,12 @@ BEGIN
         ) c
         UNION ALL
         SELECT * FROM (
-            SELECT 'doorbell', 0, d.partition_id, d.base_offset
-            FROM penstock.doorbells d
-            WHERE NOT penstock.is_put_off('doorbell', 0, d.partition_id, d.base_offset)
-            ORDER BY d.partition_id, d.base_offset
+            SELECT 'late_wakeup', 0, w.partition_id, w.base_offset
+            FROM penstock.late_wakeups w
+            WHERE NOT penstock.is_put_off('late_wakeup', 0, w.partition_id, w.base_offset)
+            ORDER BY w.partition_id, w.base_offset
             LIMIT max_rows
-        ) d
+        ) w
         UNION ALL
         SELECT 'enrolment', g.group_id, 0, 0 FROM penstock.consumer_groups g
         WHERE g.enrolled_to IS NOT NULL AND NOT penstock.is_put_off('enrolment', g.group_id, 0, 0)
@@ -10975,7 +10929,7 @@ $$;
 -- Parameters: max_rows and since as in sweep; passing - whether to look which timers were put off, and to pass them over.
 -- Returns: as sweep.
 -- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions, publish_scheduled, is_put_off.
--- Tables: journal, claims, doorbells (delete), partitions (lock), consumer_groups (read).
+-- Tables: journal, claims, late_wakeups (delete), partitions (lock), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_together(
     max_rows integer, since timestamptz, passing boolean,
     OUT woken integer, OUT trimmed integer, OUT enrolled integer, OUT next_due timestamptz, OUT swept_to timestamptz
@@ -11081,15 +11035,15 @@ BEGIN
         swept_to := NULL;
     END IF;
     FOR timer IN
-        SELECT d.partition_id, d.base_offset FROM penstock.doorbells d
-        JOIN penstock.partitions p ON p.partition_id = d.partition_id
-        WHERE NOT (passing AND penstock.is_put_off('doorbell', 0, d.partition_id, d.base_offset))
+        SELECT w.partition_id, w.base_offset FROM penstock.late_wakeups w
+        JOIN penstock.partitions p ON p.partition_id = w.partition_id
+        WHERE NOT (passing AND penstock.is_put_off('late_wakeup', 0, w.partition_id, w.base_offset))
         LIMIT max_rows
         FOR NO KEY UPDATE OF p SKIP LOCKED
     LOOP
         PERFORM penstock.wake_partitions(ARRAY[timer.partition_id], ARRAY[timer.base_offset]);
-        DELETE FROM penstock.doorbells d
-        WHERE d.partition_id = timer.partition_id AND d.base_offset = timer.base_offset;
+        DELETE FROM penstock.late_wakeups w
+        WHERE w.partition_id = timer.partition_id AND w.base_offset = timer.base_offset;
         woken := woken + 1;
         EXIT WHEN clock_timestamp() > until;
     END LOOP;
@@ -11555,27 +11509,27 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA penstock FROM PUBLIC;
 
 COMMIT;
 
-INSERT INTO penstock."claims" ("group_id", "partition_id", "lo", "hi", "attempt", "lease_id", "due_at", "consumer", "claimed_at", "first_error", "last_error", "alone") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '0', '1', '1', '0bd5c5a3-2bff-40a0-823b-9b3800ee28be', '2026-11-17 07:55:47.81582+00', 'vm/6311/298057', '2026-11-17 07:50:47.822312+00', NULL, NULL, 'true');
-INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', 'crowd', 'shared', '{}', 'all', NULL, NULL, 'false', '2026-11-17 07:50:47.631254+00', '{}', '6110', NULL, '2026-11-17 07:50:47.631257+00');
-INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'billing', 'ordered', '{"max_attempts": 3}', 'all', NULL, NULL, 'false', '2026-11-17 07:50:47.593408+00', '{}', '6109', NULL, '2026-11-17 07:50:47.790732+00');
-INSERT INTO penstock."dead_letters" ("dead_letter_id", "queue_id", "group_id", "partition_id", "message_offset", "created_at", "payload", "key", "headers", "reason", "attempts", "first_error", "last_error", "consumer", "died_at", "traceback", "row_ids") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '1', '0', '2026-11-17 07:50:47.657234+00',  E'\\x626164', 'k', '{"h": "1"}', 'no such customer', '1', 'no such customer', 'no such customer', 'vm/6311/298057', '2026-11-17 07:50:47.764934+00', NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 07:50:47.664039+00', 'r', '0', '0', '0', '0', '0', NULL, '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '2', '2026-11-17 07:50:47.729583+00', 'c', '0', '1', '0', '1', '0', NULL, NULL, '2026-11-17 07:55:47.727666+00', '0fd3e1cb-1acc-4cc7-a22a-639a02b65a95', 'vm/6311/298057', NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '3', '2026-11-17 07:50:47.773788+00', 'r', '1', '1', '0', '0', '0', NULL, '3', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '4', '2026-11-17 07:50:47.811436+00', 'c', '1', '2', '0', '1', '0', NULL, NULL, '2026-11-17 07:55:47.811253+00', '1f07343f-270f-44a2-8e08-43a549d0eb5c', 'vm/6311/298057', NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '2', '2026-11-17 07:50:47.815276+00', 'p', '3', '3', '0', '0', '0', NULL, NULL, '2026-11-17 07:50:47.865256+00', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."partitions" ("partition_id", "queue_id", "name", "priority", "created_at", "lane_of") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'ada', '0', '2026-11-17 07:50:47.655799+00', NULL);
-INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('845c7667-8f4a-49c1-8158-8328661fcb47', '1', '2026-11-17 07:50:47.657234+00', '1', '0', '3', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('845c7667-8f4a-49c1-8158-8328661fcb47', '2', '2026-11-17 07:50:47.831861+00', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '[{"due_at": "2026-11-17T08:50:47.831861+00:00", "created_at": "2026-11-17T07:50:47.831861+00:00", "first_offset": null, "partition_id": 1, "scheduled_id": 1, "message_count": 1, "duplicate_times": null, "duplicate_offsets": null, "duplicate_positions": null, "duplicate_scheduled_ids": null}]');
-INSERT INTO penstock."queues" ("queue_id", "name", "description", "config", "created_at", "priorities", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'orders', NULL, '{}', '2026-11-17 07:50:47.587821+00', '{0}', '2026-11-17 07:50:47.587821+00');
+INSERT INTO penstock."claims" ("group_id", "partition_id", "lo", "hi", "attempt", "lease_id", "due_at", "consumer", "claimed_at", "first_error", "last_error", "alone") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '0', '1', '1', '116307d5-4c83-4b3a-811b-3a027629149b', '2026-11-17 08:11:09.636931+00', 'vm/3718/c541dd', '2026-11-17 08:06:09.65931+00', NULL, NULL, 'true');
+INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', 'crowd', 'shared', '{}', 'all', NULL, NULL, 'false', '2026-11-17 08:06:09.375076+00', '{}', '758', NULL, '2026-11-17 08:06:09.375078+00');
+INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'billing', 'ordered', '{"max_attempts": 3}', 'all', NULL, NULL, 'false', '2026-11-17 08:06:09.330342+00', '{}', '757', NULL, '2026-11-17 08:06:09.615511+00');
+INSERT INTO penstock."dead_letters" ("dead_letter_id", "queue_id", "group_id", "partition_id", "message_offset", "created_at", "payload", "key", "headers", "reason", "attempts", "first_error", "last_error", "consumer", "died_at", "traceback", "row_ids") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '1', '0', '2026-11-17 08:06:09.437727+00',  E'\\x626164', 'k', '{"h": "1"}', 'no such customer', '1', 'no such customer', 'no such customer', 'vm/3718/c541dd', '2026-11-17 08:06:09.592528+00', NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 08:06:09.44031+00', 'r', '0', '0', '0', '0', '0', NULL, '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '2', '2026-11-17 08:06:09.559156+00', 'c', '0', '1', '0', '1', '0', NULL, NULL, '2026-11-17 08:11:09.547702+00', 'dbca8062-5073-4fa5-9dbd-48b973b05987', 'vm/3718/c541dd', NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '3', '2026-11-17 08:06:09.593294+00', 'r', '1', '1', '0', '0', '0', NULL, '3', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '4', '2026-11-17 08:06:09.628148+00', 'c', '1', '2', '0', '1', '0', NULL, NULL, '2026-11-17 08:11:09.627733+00', 'c41d8b30-582b-4f4d-99d4-dd723af82dbe', 'vm/3718/c541dd', NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '2', '2026-11-17 08:06:09.636196+00', 'p', '3', '3', '0', '0', '0', NULL, NULL, '2026-11-17 08:06:09.686167+00', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."partitions" ("partition_id", "queue_id", "name", "priority", "created_at", "lane_of") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'ada', '0', '2026-11-17 08:06:09.408043+00', NULL);
+INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('cb4879a8-6f32-4f73-8190-293fe4bb4fe2', '1', '2026-11-17 08:06:09.437727+00', '1', '0', '3', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('cb4879a8-6f32-4f73-8190-293fe4bb4fe2', '2', '2026-11-17 08:06:09.682315+00', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '[{"due_at": "2026-11-17T09:06:09.682315+00:00", "created_at": "2026-11-17T08:06:09.682315+00:00", "first_offset": null, "partition_id": 1, "scheduled_id": 1, "message_count": 1, "duplicate_times": null, "duplicate_offsets": null, "duplicate_positions": null, "duplicate_scheduled_ids": null}]');
+INSERT INTO penstock."queues" ("queue_id", "name", "description", "config", "created_at", "priorities", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'orders', NULL, '{}', '2026-11-17 08:06:09.320243+00', '{0}', '2026-11-17 08:06:09.320243+00');
 INSERT INTO penstock."ready" ("group_id", "priority", "seq", "partition_id", "lo", "hi", "attempt", "first_error", "last_error") OVERRIDING SYSTEM VALUE VALUES ('2', '0', '4', '1', '1', '2', '0', NULL, NULL);
 INSERT INTO penstock."ready" ("group_id", "priority", "seq", "partition_id", "lo", "hi", "attempt", "first_error", "last_error") OVERRIDING SYSTEM VALUE VALUES ('2', '0', '5', '1', '2', '3', '0', NULL, NULL);
-INSERT INTO penstock."scheduled" ("scheduled_id", "queue_id", "partition_id", "due_at", "created_at", "count", "bytes", "body", "ends", "keys", "key_ends", "headers", "header_ends", "dedupe_ids", "dedupe_positions") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 08:50:47.831861+00', '2026-11-17 07:50:47.831861+00', '1', '5',  E'\\x6c61746572',  E'\\x05000000', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '2026-11-17 07:50:47.657234+00', '3', '41',  E'\\x626164676f6f646f70656e', NULL,  E'\\x03000000070000000b000000',  E'\\x6b6b6b',  E'\\x010000000200000003000000',  E'\\x7b2268223a2231227d7b2268223a2231227d7b2268223a2231227d',  E'\\x09000000120000001b000000', NULL, NULL);
-INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('-1', '0', '2026-11-17 07:50:47.904422+00', '1', '6',  E'\\x737461676564', NULL,  E'\\x06000000', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."sink_runs" ("writer", "run", "run_number", "begun_at", "owner") OVERRIDING SYSTEM VALUE VALUES ('writer', 'run', '1', '2026-11-17 07:50:47.876909+00', 'postgres');
-INSERT INTO penstock."staged" ("stage_id", "first_ordinal", "queue_names", "partition_names", "counts", "staged_at") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '{orders}', '{ada}', '{1}', '2026-11-17 07:50:47.896082+00');
-INSERT INTO penstock."stages" ("stage_id", "writer", "run", "epoch", "created_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'writer', 'run', '0', '2026-11-17 07:50:47.87713+00');
+INSERT INTO penstock."scheduled" ("scheduled_id", "queue_id", "partition_id", "due_at", "created_at", "count", "bytes", "body", "ends", "keys", "key_ends", "headers", "header_ends", "dedupe_ids", "dedupe_positions") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 09:06:09.682315+00', '2026-11-17 08:06:09.682315+00', '1', '5',  E'\\x6c61746572',  E'\\x05000000', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '2026-11-17 08:06:09.437727+00', '3', '41',  E'\\x626164676f6f646f70656e', NULL,  E'\\x03000000070000000b000000',  E'\\x6b6b6b',  E'\\x010000000200000003000000',  E'\\x7b2268223a2231227d7b2268223a2231227d7b2268223a2231227d',  E'\\x09000000120000001b000000', NULL, NULL);
+INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('-1', '0', '2026-11-17 08:06:09.763939+00', '1', '6',  E'\\x737461676564', NULL,  E'\\x06000000', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."sink_runs" ("writer", "run", "run_number", "begun_at", "owner") OVERRIDING SYSTEM VALUE VALUES ('writer', 'run', '1', '2026-11-17 08:06:09.733522+00', 'postgres');
+INSERT INTO penstock."staged" ("stage_id", "first_ordinal", "queue_names", "partition_names", "counts", "staged_at") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '{orders}', '{ada}', '{1}', '2026-11-17 08:06:09.747463+00');
+INSERT INTO penstock."stages" ("stage_id", "writer", "run", "epoch", "created_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'writer', 'run', '0', '2026-11-17 08:06:09.739236+00');
 SELECT setval('penstock.consumer_groups_group_id_seq', 2);
 SELECT setval('penstock.dead_letters_dead_letter_id_seq', 1);
 SELECT setval('penstock.partitions_partition_id_seq', 1);

@@ -77,7 +77,7 @@ BEGIN
         LEFT JOIN LATERAL penstock.newest_state(reader, w.partition_id) j ON true
         WHERE j.version IS NULL OR least(w.position, s.head_offset) > j.committed
            OR exact AND least(w.position, s.head_offset) < j.committed
-    ), left_line AS (
+    ), left_list AS (
         DELETE FROM penstock.ready y
         USING moving m, unnest(levels) v (level)
         WHERE y.group_id = reader AND y.priority = v.level AND y.seq = m.old_seq
@@ -86,6 +86,7 @@ BEGIN
         USING moving m
         WHERE j.group_id = reader AND j.partition_id = m.partition_id AND j.version BETWEEN m.version - 8 AND m.version
     ), appended AS (
+        -- Not by append_state: a query may have a hundred thousand partitions, and a call for each takes half as long again.
         INSERT INTO penstock.journal (
             group_id, partition_id, version, state, committed, claimed_to, skipped, ready_seq, acked_at
         )

@@ -18,7 +18,7 @@
 -- empty where rows name their own; reading - what all sources read, in any words that are the same for the same reading.
 -- Null for either: not known, and not compared.
 -- Returns: one row: 'published' or 'skipped', how many segments and messages the epoch has.
--- Calls: require_read_committed, use_lock_timeout, sink_lock_class, register_run, publish_segments, forget_stages,
+-- Calls: require_read_committed, use_lock_timeout, register_run, publish_segments, forget_stages,
 -- remove_stages.
 -- Tables: stages (lock), staged, queues (read), sink_runs, sink_commits, epoch_sources, snapshots.
 -- Granted to: producer.
@@ -46,7 +46,8 @@ DECLARE
 BEGIN
     PERFORM penstock.require_read_committed('publish_stages');
     PERFORM penstock.use_lock_timeout();
-    PERFORM pg_advisory_xact_lock(penstock.sink_lock_class(), hashtext(writer));
+    -- The class of the lock: see queue_lock_class.
+    PERFORM pg_advisory_xact_lock(1885695604, hashtext(writer));
     -- Each a new statement: under the lock it sees what the last publisher of this writer did.
     run_number := penstock.register_run(writer, run);
     IF EXISTS (SELECT 1 FROM penstock.sink_runs r WHERE r.writer = writer AND r.run_number > run_number) THEN

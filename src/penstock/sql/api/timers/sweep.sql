@@ -1,7 +1,7 @@
 -- penstock.sweep(max_rows, since)
 --
 -- Does what time brings: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
--- over, looks at parked ones once more, gives scheduled messages their offsets, answers doorbells, takes up partitions
+-- over, looks at parked ones once more, gives scheduled messages their offsets, fires late wake-ups, takes up partitions
 -- for new groups, and trims the journal behind the newest rows. Every consumer calls it now and then, in a transaction
 -- of its own; one works at a time and the others return at once. It never waits for a lock, so somebody's open
 -- transaction cannot stop the timers. With nothing due it writes nothing.

@@ -2,7 +2,7 @@
 --
 -- Says where a group that does not read all there is begins in a partition, and notes it for `verify`: at the first message
 -- from its moment on, or at the one that is being pushed. That one need not be the first: the pushes of others may not
--- have known of the group, or may have left a doorbell that was not answered yet.
+-- have known of the group, or may have left a late wake-up that the sweep has not fired yet.
 --
 -- Parameters: base_offset - the first offset that is being pushed, null for none; moment - from when on the group reads.
 -- Returns: the offset.

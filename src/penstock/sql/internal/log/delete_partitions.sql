@@ -6,7 +6,7 @@
 -- Parameters: targets - partition ids.
 -- Returns: how many messages went with them.
 -- Calls: partition_span, forget_pushes, delete_positions. Tables: partitions (lock, delete), segments, trimmed,
--- doorbells, archived (delete), deleted_partitions (insert), consumer_groups (read).
+-- late_wakeups, archived (delete), deleted_partitions (insert), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.delete_partitions(targets bigint[])
 RETURNS bigint
 LANGUAGE plpgsql
@@ -29,7 +29,7 @@ BEGIN
     );
     DELETE FROM penstock.segments s WHERE s.partition_id = ANY (targets);
     DELETE FROM penstock.trimmed t WHERE t.partition_id = ANY (targets);
-    DELETE FROM penstock.doorbells d WHERE d.partition_id = ANY (targets);
+    DELETE FROM penstock.late_wakeups w WHERE w.partition_id = ANY (targets);
     -- The files stay where they are; they are somebody's copy.
     DELETE FROM penstock.archived a WHERE a.partition_id = ANY (targets);
     PERFORM penstock.forget_pushes(targets);

@@ -5,7 +5,7 @@
 --
 -- Parameters: max_rows - how many to try.
 -- Returns: how many were served.
--- Calls: try_timer. Tables: failing_timers (delete), journal, claims, doorbells, consumer_groups, scheduled (read).
+-- Calls: try_timer. Tables: failing_timers (delete), journal, claims, late_wakeups, consumer_groups, scheduled (read).
 CREATE OR REPLACE FUNCTION penstock.retry_timers(max_rows integer)
 RETURNS integer
 LANGUAGE plpgsql
@@ -25,8 +25,8 @@ BEGIN
             WHERE c.group_id = f.group_id AND c.partition_id = f.partition_id AND c.lo = f.place
               AND c.claimed_at <= f.since
         )
-        WHEN 'doorbell' THEN NOT EXISTS (
-            SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = f.partition_id AND d.base_offset = f.place
+        WHEN 'late_wakeup' THEN NOT EXISTS (
+            SELECT 1 FROM penstock.late_wakeups w WHERE w.partition_id = f.partition_id AND w.base_offset = f.place
         )
         WHEN 'enrolment' THEN NOT EXISTS (
             SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = f.group_id AND g.enrolled_to IS NOT NULL

@@ -8,7 +8,7 @@
 -- Parameters: max_rows and since as in sweep; passing - whether to look which timers were put off, and to pass them over.
 -- Returns: as sweep.
 -- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions, publish_scheduled, is_put_off.
--- Tables: journal, claims, doorbells (delete), partitions (lock), consumer_groups (read).
+-- Tables: journal, claims, late_wakeups (delete), partitions (lock), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_together(
     max_rows integer, since timestamptz, passing boolean,
     OUT woken integer, OUT trimmed integer, OUT enrolled integer, OUT next_due timestamptz, OUT swept_to timestamptz
@@ -114,15 +114,15 @@ BEGIN
         swept_to := NULL;
     END IF;
     FOR timer IN
-        SELECT d.partition_id, d.base_offset FROM penstock.doorbells d
-        JOIN penstock.partitions p ON p.partition_id = d.partition_id
-        WHERE NOT (passing AND penstock.is_put_off('doorbell', 0, d.partition_id, d.base_offset))
+        SELECT w.partition_id, w.base_offset FROM penstock.late_wakeups w
+        JOIN penstock.partitions p ON p.partition_id = w.partition_id
+        WHERE NOT (passing AND penstock.is_put_off('late_wakeup', 0, w.partition_id, w.base_offset))
         LIMIT max_rows
         FOR NO KEY UPDATE OF p SKIP LOCKED
     LOOP
         PERFORM penstock.wake_partitions(ARRAY[timer.partition_id], ARRAY[timer.base_offset]);
-        DELETE FROM penstock.doorbells d
-        WHERE d.partition_id = timer.partition_id AND d.base_offset = timer.base_offset;
+        DELETE FROM penstock.late_wakeups w
+        WHERE w.partition_id = timer.partition_id AND w.base_offset = timer.base_offset;
         woken := woken + 1;
         EXIT WHEN clock_timestamp() > until;
     END LOOP;
