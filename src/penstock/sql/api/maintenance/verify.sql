@@ -1,9 +1,9 @@
 -- penstock.verify()
 --
--- Compares state and log. Every count must be 0, always, under load too: each check is one statement, which sees one
--- moment.
+-- Checks that states and log agree. Every count must be 0 at any time, also under load: each check is one statement
+-- with one snapshot.
 --
--- Returns: a row per check: its name, how many violate it, and what it means.
+-- Returns: a row per check: its name, the number of violations, and its meaning.
 -- Calls: partition_span, offset_limit, offset_at, int32_at. Tables: segments, partitions, journal, ready, claims,
 -- consumer_groups, queues, trimmed, partition_lookup, late_wakeups, archived, archive_files, scheduled, dedupe_ids,
 -- beginnings, failing_timers (read).
@@ -49,8 +49,8 @@ AS $$
         WHERE j.due_at IS NULL AND j.version < j.newest_version AND j.next_claim - j.version <= 8 IS NOT TRUE
         GROUP BY j.group_id, j.partition_id
     ), used_up AS (
-        -- What is offered or held after as many attempts as its group allows. Where nobody knows which message of several
-        -- failed, each comes once more alone, so a limit of one is two.
+        -- What is offered or held after as many attempts as its group allows. Where nobody knows which message of
+        -- several failed, each comes once more alone, so a limit of one is two.
         SELECT w.partition_id, w.message_offset, greatest(g.limited_at, q.limited_at) AS limited_at
         FROM (
             SELECT n.group_id, n.partition_id, n.committed AS message_offset, n.attempt, n.state = 'c' AS held

@@ -2,8 +2,8 @@
 --
 -- Returns the first key of the advisory locks on queues. The first keys of all advisory locks of penstock:
 --
--- 1885695603 - a queue (second key: its id). Shared by whoever pushes or adds partitions, exclusive for whoever deletes the
--- queue. With 0 as second key: maintenance.
+-- 1885695603 - a queue (second key: its id). Shared by whoever pushes or adds partitions, exclusive for whoever deletes
+-- the queue. With 0 as second key: maintenance.
 -- 1885695604 - publishing for a writer (second key: a hash of the writer's name); publish_stages.
 -- 1885695605 - a run of `penstock archive` (second key: the queue's id); begin_archive.
 --

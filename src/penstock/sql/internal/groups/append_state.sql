@@ -1,14 +1,14 @@
--- penstock.append_state(before, next_state, committed, attempt, narrow_attempt, narrow_to, due_at, first_error, last_error,
---                       held)
+-- penstock.append_state(before, next_state, committed, attempt, narrow_attempt, narrow_to, due_at, first_error,
+--                       last_error, held)
 --
--- Appends the next journal row of a (group, partition), and the ready list entry where the new state is ready. The caller
--- is the one who may (see the table of owners in docs/design.md).
+-- Appends the next journal row of a (group, partition), and the ready list entry where the new state is ready. The
+-- caller is the one who may (see the table of owners in docs/design.md).
 --
 -- Functions that append many rows, or one for every pop or ack, insert them themselves: claim_partition, ack_claims,
 -- wake_partitions, advance_reader.
 --
--- Parameters: before - the newest row; held - whether the claim goes on, with its lease, its end and the time it was handed
--- out; the others - what the new row says.
+-- Parameters: before - the newest row; held - whether the claim goes on, with its lease, its end and the time it was
+-- handed out; the others - what the new row says.
 -- Returns: nothing.
 -- Calls: nothing. Tables: journal, ready (insert), partitions (read).
 CREATE OR REPLACE FUNCTION penstock.append_state(

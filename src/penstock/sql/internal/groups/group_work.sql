@@ -1,11 +1,10 @@
 -- penstock.group_work(target_group)
 --
--- The partitions of a group that are not idle: in the ready list, claimed, waiting for a timer, not taken up yet, or pushed to while
--- the sweep has not woken the group. Idle ones have no lag by definition, so this is all there is to look at for lag, depth
--- and what is pending.
+-- Returns the partitions of a group that are not idle: in the ready list, claimed, waiting for a timer, not enrolled
+-- yet, or with a late wake-up. Idle partitions have no lag, so lag, depth and pending messages follow from these.
 --
 -- Parameters: target_group.
--- Returns: a row per such partition with its newest journal row's words and its head.
+-- Returns: a row per such partition with its newest journal row and its head.
 -- Calls: partition_span, offset_at, newest_state. Tables: ready, journal, claims, segments, partitions, late_wakeups,
 -- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.group_work(target_group integer)

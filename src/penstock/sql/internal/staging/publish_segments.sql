@@ -1,10 +1,10 @@
 -- penstock.publish_segments(stage_ids)
 --
--- Gives staged segments their partitions and offsets. The caller holds the locks of the stages and removes them. The
--- work is per segment, and the payload is not touched.
+-- Assigns partitions and offsets to staged segments. The caller holds the locks of the stages and removes them. The
+-- cost is per segment; the payload is not touched.
 --
--- Parameters: stage_ids - in the order in which their messages shall lie.
--- Returns: how many segments and messages there were.
+-- Parameters: stage_ids - in the order of their messages.
+-- Returns: the number of segments and messages.
 -- Calls: lock_partitions, wake_partitions, newest_segment. Tables: staged (read), segments (update).
 CREATE OR REPLACE FUNCTION penstock.publish_segments(stage_ids bigint[], OUT segments bigint, OUT messages bigint)
 LANGUAGE plpgsql
@@ -25,7 +25,7 @@ DECLARE
     base_offsets bigint[];
     moved        bigint;
 BEGIN
-    -- Every partition once. Below it is known by its place in these arrays.
+    -- Every partition once. Below it is known by its position in these arrays.
     SELECT
         array_agg(d.queue_name ORDER BY d.partition_name COLLATE "C", d.queue_name COLLATE "C"),
         array_agg(d.partition_name ORDER BY d.partition_name COLLATE "C", d.queue_name COLLATE "C")
@@ -52,8 +52,8 @@ BEGIN
     FROM unnest(targets) WITH ORDINALITY w (target, position)
     LEFT JOIN LATERAL penstock.newest_segment(w.target) newest ON true;
     ends := heads;
-    -- A join by name would compare each segment with each partition whenever the planner takes them for few, and it knows
-    -- neither number. No name holds a control character, so one keeps two names apart.
+    -- A join by name would compare each segment with each partition whenever the planner takes them for few, and it
+    -- knows neither number. No name holds a control character, so one keeps two names apart.
     place_of := (
         SELECT jsonb_object_agg(w.queue_name || chr(1) || w.partition_name, w.position)
         FROM unnest(queues, names) WITH ORDINALITY w (queue_name, partition_name, position)

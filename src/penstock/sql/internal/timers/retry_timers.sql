@@ -1,11 +1,13 @@
 -- penstock.retry_timers(max_rows)
 --
--- Tries timers that failed again when their time has come, each in a subtransaction, and forgets those that work again or
--- are gone. What failed is gone, too, when another claim begins at the same place. No more are tried after two seconds.
+-- Tries postponed timers again when they are due, each in a subtransaction, and deletes from failing_timers those
+-- that succeed or no longer exist. A timer also no longer exists if another claim begins at the same place. After two
+-- seconds no more are tried.
 --
--- Parameters: max_rows - how many to try.
--- Returns: how many were served.
--- Calls: try_timer. Tables: failing_timers (delete), journal, claims, late_wakeups, consumer_groups, scheduled (read).
+-- Parameters: max_rows - the largest number to try.
+-- Returns: the number fired.
+-- Calls: try_timer. Tables: failing_timers (delete), journal, claims, late_wakeups, consumer_groups, scheduled
+-- (read).
 CREATE OR REPLACE FUNCTION penstock.retry_timers(max_rows integer)
 RETURNS integer
 LANGUAGE plpgsql

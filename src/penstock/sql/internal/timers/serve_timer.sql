@@ -1,13 +1,13 @@
 -- penstock.serve_timer(kind, target_group, target, place)
 --
--- Does what the sweep does for one timer, which is due.
+-- Fires one timer that is due, as the sweep does.
 --
--- Parameters: kind - 'journal' (a row of the journal; place is its version), 'claim' (a range of a shared group; place is
--- where it begins), 'late_wakeup' (place is the first offset that was pushed), 'enrolment' (of a group) or 'scheduled' (place is
--- its id); target_group and target - group and partition, 0 for none.
--- Returns: whether it did; false when a lock could not be had, or when it has gone on already.
--- Calls: sweep_timer, offer_range, fail_range, wake_partitions, enrol_partitions, publish_scheduled. Tables: journal (read),
--- claims, late_wakeups (delete), partitions (lock).
+-- Parameters: kind - 'journal' (a row of the journal; place is its version), 'claim' (a range of a shared group;
+-- place is its first offset), 'late_wakeup' (place is the first offset that was pushed), 'enrolment' (of a group) or
+-- 'scheduled' (place is its id); target_group and target - group and partition, 0 for none.
+-- Returns: whether it was fired; false if a lock was not available, or if the state has changed already.
+-- Calls: sweep_timer, offer_range, fail_range, wake_partitions, enrol_partitions, publish_scheduled. Tables: journal
+-- (read), claims, late_wakeups (delete), partitions (lock).
 CREATE OR REPLACE FUNCTION penstock.serve_timer(kind text, target_group integer, target bigint, place bigint)
 RETURNS boolean
 LANGUAGE plpgsql
