@@ -11,11 +11,11 @@ from itertools import chain
 import msgspec
 
 from penstock.broker.archives import LetterCopy
+from penstock.broker.arguments import storable
 from penstock.broker.flows import Letter
 from penstock.broker.operations.archives import CopyLetters, ListArchivedLetters
 from penstock.broker.operations.flows import StageDeadLetters
 from penstock.broker.places import Place
-from penstock.broker.texts import storable
 from penstock.spark import archives
 from penstock.spark.connections import run
 from penstock.spark.options import Target
