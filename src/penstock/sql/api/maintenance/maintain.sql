@@ -1,10 +1,10 @@
 -- penstock.maintain(after_partition, max_partitions, min_segments, max_seconds)
 --
 -- Applies retention and merges small segments in a chunk of partitions; the last call of a pass also trims dedupe ids
--- and the answers to old pushes. Call it again with the returned position until that is null. Each call is one short
--- transaction and blocks no push. At the end of a pass everything that retention drops is gone, except in a partition
--- in which somebody holds a lock, as a push above READ COMMITTED does: the next pass visits it again. One caller
--- works at a time; another one gets no row.
+-- and the answers to old pushes, and removes abandoned stages. Call it again with the returned position until that is
+-- null. Each call is one short transaction and blocks no push. At the end of a pass everything that retention drops
+-- is gone, except in a partition in which somebody holds a lock, as a push above READ COMMITTED does: the next pass
+-- visits it again. One caller works at a time; another one gets no row.
 --
 -- A partition that fails does not hold up others. The next pass visits all of it again; until it succeeds,
 -- list_failing_timers and `penstock doctor` show it.
