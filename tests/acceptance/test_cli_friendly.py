@@ -123,11 +123,11 @@ def test_a_pop_of_a_queue_that_does_not_exist_asks_for_create(penstock: CommandL
 def test_a_database_can_be_told_to_make_nothing_on_first_use(penstock: CommandLine, client: Client) -> None:
     assert penstock("database").rows == [["create_on_first_use", "yes"]]
     assert penstock("database", "--create-on-first-use", "off").rows == [["create_on_first_use", "no"]]
-    assert "makes none on first use" in penstock("push", "ordres", "x", code=3).stderr
+    assert "creates none on first use" in penstock("push", "ordres", "x", code=3).stderr
     said = penstock("pop", "ordres", code=3).stderr
     assert "--create" not in said
     assert "`penstock create ordres` creates it (create_on_first_use is off)" in said
-    assert "makes none on first use" in penstock("pop", "ordres", "--create", code=3).stderr
+    assert "creates none on first use" in penstock("pop", "ordres", "--create", code=3).stderr
     penstock("database", "--create-on-first-use", "on")
     penstock("push", "orders", "x")
 

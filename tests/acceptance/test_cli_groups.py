@@ -260,7 +260,7 @@ def test_verify_fails_and_resync_repairs(penstock: CommandLine, client: Client, 
     with psycopg.connect(dsn) as connection:
         connection.execute("DELETE FROM penstock.ready")
     wrong = {check["name"]: check["violations"] for check in penstock("verify", "--json", code=1).objects}
-    assert wrong["ready_without_place"] == 1
+    assert wrong["ready_without_entry"] == 1
     assert penstock("resync", "--json").objects == [{"repaired": 1}]
     penstock("verify")
     assert penstock("pop", "orders", "--group", "billing").lines == ["a"]

@@ -34,7 +34,7 @@ def test_no_push_makes_a_queue(strict: Any) -> None:
         lambda: strict.push_many("typo", [("a", 1), ("b", 2)]),
     ]
     for push in pushes:
-        with pytest.raises(NotFound, match='no queue "typo", and this database makes none on first use'):
+        with pytest.raises(NotFound, match='no queue "typo", and this database creates none on first use'):
             push()
     with pytest.raises(NotFound, match="typo"), strict.transaction() as tx:
         tx.push("typo", 1)

@@ -63,7 +63,7 @@ def test_progress_says_how_far_a_query_is_behind(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("column", "mode", "said"),
     [
-        ("count(*) AS value", "complete", "a log is appended to: use outputMode\\('append'\\)"),
+        ("count(*) AS value", "complete", "penstock supports appending only: use outputMode\\('append'\\)"),
         ("offset AS value", "append", "column value is bigint, and must be string or binary"),
     ],
 )

@@ -147,7 +147,7 @@ def test_a_row_that_cannot_be_taken_is_named_and_nothing_is_published(lab: Lab, 
 @pytest.mark.parametrize(
     ("columns", "options", "said"),
     [
-        (["'x' AS body"], {"queue": "out"}, "a row needs a value, and the columns are body"),
+        (["'x' AS body"], {"queue": "out"}, "there is no column value; the columns are body"),
         (["'x' AS value"], {}, "give the option queue, or a column queue"),
         (["'x' AS value", "1 AS colour"], {"queue": "out"}, "column colour cannot be written"),
         (["'x' AS value"], {"queue": "out", "topic": "t"}, "unknown option topic"),
@@ -173,5 +173,5 @@ def test_a_task_that_fails_after_others_are_done_publishes_nothing(lab: Lab) -> 
 
 def test_overwriting_is_refused(lab: Lab) -> None:
     frame = lab.spark.range(1).selectExpr("'x' AS value")
-    with pytest.raises(PySparkException, match="a log is appended to"):
+    with pytest.raises(PySparkException, match="penstock supports appending only"):
         frame.write.format("penstock").option("url", lab.dsn).option("queue", "out").mode("overwrite").save()

@@ -24,9 +24,9 @@ BAD = {
     "a group of some partitions": ({"assign": '{"a": ["p"]}', "groupId": "g"}, "groupId follows whole queues"),
     "an end of a stream": ({"subscribe": "a", "endingOffsets": "latest"}, "a stream has no end"),
     "no offsets": ({"subscribe": "a", "startingOffsets": "first"}, "it must be earliest, latest or JSON"),
-    "no offset": ({"subscribe": "a", "startingOffsets": '{"a": {"p": -3}}'}, "-3 is no offset"),
-    "a boolean offset": ({"subscribe": "a", "startingOffsets": '{"a": {"p": true}}'}, "True is no offset"),
-    "no partitions": ({"subscribe": "a", "startingOffsets": '{"a": 1}'}, "must be partitions and offsets"),
+    "no offset": ({"subscribe": "a", "startingOffsets": '{"a": {"p": -3}}'}, "-3 is not an offset"),
+    "a boolean offset": ({"subscribe": "a", "startingOffsets": '{"a": {"p": true}}'}, "True is not an offset"),
+    "no partitions": ({"subscribe": "a", "startingOffsets": '{"a": 1}'}, "must have partitions and offsets"),
     "no time": ({"subscribe": "a", "startingTimestamp": "yesterday"}, "milliseconds since 1970"),
     "a time without its zone": ({"subscribe": "a", "startingTimestamp": "2026-01-31T12:00:00"}, "with its zone"),
     "no messages": ({"subscribe": "a", "maxOffsetsPerTrigger": "0"}, "above 0"),
@@ -40,7 +40,10 @@ BAD = {
     "no moments": ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a": 1}'}, "it must be JSON such as"),
     "no moment": ({"subscribe": "a", "startingOffsetsByTimestamp": '{"a": {"p": "x"}}'}, "milliseconds since 1970"),
     "an ending time of a stream": ({"subscribe": "a", "endingTimestamp": "1"}, "a stream has no end"),
-    "a delay for nothing": ({"subscribe": "a", "maxTriggerDelay": "1m"}, "give that too"),
+    "a delay for nothing": (
+        {"subscribe": "a", "maxTriggerDelay": "1m"},
+        "maxTriggerDelay requires minOffsetsPerTrigger",
+    ),
     "no delay": ({"subscribe": "a", "minOffsetsPerTrigger": "1", "maxTriggerDelay": "soon"}, "such as 30s, 15m or 1h"),
     "a least above the most": (
         {"subscribe": "a", "minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"},
@@ -58,7 +61,7 @@ BAD = {
         {"subscribe": "a", "minOffsetsPerTrigger": "1", "maxTriggerDelay": "9" * 400 + "d"},
         "maxTriggerDelay is",
     ),
-    "others without a group": ({"subscribe": "a", "readWith": "b"}, "readWith names queues that the same group reads"),
+    "others without a group": ({"subscribe": "a", "readWith": "b"}, "readWith requires groupId"),
     "an empty assignment": ({"assign": '{"a": []}'}, "it must be JSON such as"),
 }
 

@@ -112,6 +112,18 @@ def test_the_states_of_the_journal_are_those_that_have_a_name() -> None:
     assert used <= set(letters)
 
 
+def test_journal_rows_are_appended_in_the_places_that_append_state_names() -> None:
+    writers = {name for name in FUNCTIONS if "INSERT INTO penstock.journal" in split(name)[1]} - {"append_state"}
+    header, _ = split("append_state")
+    assert said(header, "insert them themselves") == writers
+
+
+def test_the_keys_of_all_advisory_locks_are_listed_in_one_place() -> None:
+    listed = re.findall(r"^-- (\d{10}) - ", FUNCTIONS["queue_lock_class"].text, re.MULTILINE)
+    used = {key for name in FUNCTIONS for key in re.findall(r"\b18856956\d\d\b", split(name)[1])}
+    assert sorted(used) == listed
+
+
 def test_the_text_of_a_released_migration_never_changes() -> None:
     folder = FOLDER / "migrations"
     lines = (folder / "checksums.txt").read_text().splitlines()

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
 
 import click
 import msgspec
@@ -15,6 +17,38 @@ from penstock.bench.run import run
 from penstock.client.client import Client
 from penstock.errors import PenstockError
 
+R = TypeVar("R")
+Command = TypeVar("Command", bound=Callable[..., None])
+
+_SERVER = click.option("--url", help="Measure on this server; default: PENSTOCK_URL, then the embedded server.")
+
+
+def _quick(takes: str) -> Callable[[Command], Command]:
+    return click.option("--quick", is_flag=True, help=f"Make a smoke run of {takes}; its figures mean nothing.")
+
+
+def _output_options(name: str) -> Callable[[Command], Command]:
+    """Add the options that say what to do with the report."""
+    options = [
+        click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed."),
+        click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
+        click.option(
+            "--save",
+            "folder",
+            type=click.Path(file_okay=False, path_type=Path),
+            is_flag=False,
+            flag_value=Path("bench"),
+            help=f"Write {name}.json and {name}.md to a folder; default: ./bench.",
+        ),
+    ]
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
 
 @click.group()
 def bench() -> None:
@@ -23,19 +57,10 @@ def bench() -> None:
 
 @bench.command()
 @click.option("--url", help="Measure on this database; default: PENSTOCK_URL, then the embedded server.")
-@click.option("--quick", is_flag=True, help="Make a smoke run of some seconds; its figures mean nothing.")
+@_quick("some seconds")
 @click.option("--rounds", type=click.IntRange(1), help="Set the number of rounds per contender.")
 @click.option("--writers", type=click.IntRange(1), help="Set the number of concurrent writers.")
-@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option(
-    "--save",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    is_flag=False,
-    flag_value=Path("bench"),
-    help="Write log.json and log.md to a folder; default: ./bench.",
-)
+@_output_options("log")
 def log(
     url: str | None,
     quick: bool,
@@ -69,18 +94,9 @@ def log(
 
 
 @bench.command()
-@click.option("--url", help="Measure on this server; default: PENSTOCK_URL, then the embedded server.")
-@click.option("--quick", is_flag=True, help="Make a smoke run of some seconds; its figures mean nothing.")
-@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option(
-    "--save",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    is_flag=False,
-    flag_value=Path("bench"),
-    help="Write groups.json and groups.md to a folder; default: ./bench.",
-)
+@_SERVER
+@_quick("some seconds")
+@_output_options("groups")
 def groups(url: str | None, quick: bool, check: bool, as_json: bool, folder: Path | None) -> None:
     """Measure consuming: many partitions, open transactions, idle.
 
@@ -89,34 +105,14 @@ def groups(url: str | None, quick: bool, check: bool, as_json: bool, folder: Pat
     from penstock.bench.groups import report as groups_report
 
     plan = groups_report.QUICK if quick else groups_report.FULL
-    try:
-        with Client(url) as client:
-            report = groups_report.run(client.dsn, plan, lambda step: click.echo(step, err=True))
-    except PenstockError as error:
-        raise click.ClickException(str(error)) from error
-    if as_json:
-        click.echo(msgspec.json.encode(report))
-    else:
-        click.echo("\n".join(groups_report.lines(report)))
-    if folder is not None:
-        groups_report.save(report, folder)
-    if check and not all(verdict.kept for verdict in groups_report.verdicts(report)):
-        sys.exit(1)
+    report = _measured(url, lambda dsn: groups_report.run(dsn, plan, _say))
+    _show(groups_report, report, check, as_json, folder)
 
 
 @bench.command()
-@click.option("--url", help="Measure on this server; default: PENSTOCK_URL, then the embedded server.")
-@click.option("--quick", is_flag=True, help="Make a smoke run of some seconds; its figures mean nothing.")
-@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option(
-    "--save",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    is_flag=False,
-    flag_value=Path("bench"),
-    help="Write batching.json and batching.md to a folder; default: ./bench.",
-)
+@_SERVER
+@_quick("some seconds")
+@_output_options("batching")
 def batching(url: str | None, quick: bool, check: bool, as_json: bool, folder: Path | None) -> None:
     """Measure batching, and the cost of waiting callers.
 
@@ -125,23 +121,12 @@ def batching(url: str | None, quick: bool, check: bool, as_json: bool, folder: P
     from penstock.bench.batching import report as batching_report
 
     plan = batching_report.QUICK if quick else batching_report.FULL
-    try:
-        with Client(url) as client:
-            report = batching_report.run(client.dsn, plan, lambda step: click.echo(step, err=True))
-    except PenstockError as error:
-        raise click.ClickException(str(error)) from error
-    if as_json:
-        click.echo(msgspec.json.encode(report))
-    else:
-        click.echo("\n".join(batching_report.lines(report)))
-    if folder is not None:
-        batching_report.save(report, folder)
-    if check and not all(verdict.kept for verdict in batching_report.verdicts(report)):
-        sys.exit(1)
+    report = _measured(url, lambda dsn: batching_report.run(dsn, plan, _say))
+    _show(batching_report, report, check, as_json, folder)
 
 
 @bench.command()
-@click.option("--url", help="Measure on this server; default: PENSTOCK_URL, then the embedded server.")
+@_SERVER
 @click.option(
     "--before",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
@@ -150,16 +135,7 @@ def batching(url: str | None, quick: bool, check: bool, as_json: bool, folder: P
 @click.option("--quick", is_flag=True, help="Measure two consumers and eight partitions only.")
 @click.option("--rounds", type=click.IntRange(1), help="Give each contender so many turns.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Let each turn last so long.")
-@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option(
-    "--save",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    is_flag=False,
-    flag_value=Path("bench"),
-    help="Write consume.json and consume.md to a folder; default: ./bench.",
-)
+@_output_options("consume")
 def consume(
     url: str | None,
     before: Path | None,
@@ -180,34 +156,14 @@ def consume(
 
     plan = consume_plan.QUICK if quick else consume_plan.FULL
     plan = plan._replace(rounds=rounds or plan.rounds, seconds=seconds or plan.seconds)
-    try:
-        with Client(url) as client:
-            report = run_consume(client.dsn, plan, quick, before, lambda step: click.echo(step, err=True))
-    except PenstockError as error:
-        raise click.ClickException(str(error)) from error
-    if as_json:
-        click.echo(msgspec.json.encode(report))
-    else:
-        click.echo("\n".join(consume_report.lines(report)))
-    if folder is not None:
-        consume_report.save(report, folder)
-    if check and not all(verdict.kept for verdict in consume_report.verdicts(report)):
-        sys.exit(1)
+    report = _measured(url, lambda dsn: run_consume(dsn, plan, quick, before, _say))
+    _show(consume_report, report, check, as_json, folder)
 
 
 @bench.command()
-@click.option("--url", help="Measure on this server; default: PENSTOCK_URL, then the embedded server.")
-@click.option("--quick", is_flag=True, help="Make a smoke run of a minute; its figures mean nothing.")
-@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option(
-    "--save",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    is_flag=False,
-    flag_value=Path("bench"),
-    help="Write latency.json and latency.md to a folder; default: ./bench.",
-)
+@_SERVER
+@_quick("a minute")
+@_output_options("latency")
 def latency(url: str | None, quick: bool, check: bool, as_json: bool, folder: Path | None) -> None:
     """Measure the time from a push to a handler in another process, beside a bare LISTEN and NOTIFY.
 
@@ -216,38 +172,18 @@ def latency(url: str | None, quick: bool, check: bool, as_json: bool, folder: Pa
     from penstock.bench.latency import report as latency_report
 
     plan = latency_report.QUICK if quick else latency_report.FULL
-    try:
-        with Client(url) as client:
-            report = latency_report.run(client.dsn, plan, lambda step: click.echo(step, err=True))
-    except PenstockError as error:
-        raise click.ClickException(str(error)) from error
-    if as_json:
-        click.echo(msgspec.json.encode(report))
-    else:
-        click.echo("\n".join(latency_report.lines(report)))
-    if folder is not None:
-        latency_report.save(report, folder)
-    if check and not all(verdict.kept for verdict in latency_report.verdicts(report)):
-        sys.exit(1)
+    report = _measured(url, lambda dsn: latency_report.run(dsn, plan, _say))
+    _show(latency_report, report, check, as_json, folder)
 
 
 @bench.command()
-@click.option("--url", help="Measure on this server; default: PENSTOCK_URL, then the embedded server.")
-@click.option("--quick", is_flag=True, help="Make a smoke run of a minute; its figures mean nothing.")
+@_SERVER
+@_quick("a minute")
 @click.option(
     "--jdbc", type=click.Path(dir_okay=False, exists=True, path_type=Path), help="Use this JDBC driver of PostgreSQL."
 )
 @click.option("--no-jdbc", is_flag=True, help="Leave JDBC out if its driver cannot be fetched.")
-@click.option("--check", is_flag=True, help="Exit with 1 if a promised ratio is missed.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option(
-    "--save",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    is_flag=False,
-    flag_value=Path("bench"),
-    help="Write spark.json and spark.md to a folder; default: ./bench.",
-)
+@_output_options("spark")
 def spark(
     url: str | None,
     quick: bool,
@@ -266,21 +202,31 @@ def spark(
         raise click.UsageError("--no-jdbc goes with neither --jdbc nor --check, which judges JDBC too")
     from penstock.bench.spark import report as spark_report
 
+    plan = spark_report.QUICK if quick else spark_report.FULL
+    report = _measured(url, lambda dsn: spark_report.run(dsn, plan, jdbc or not no_jdbc, _say))
+    _show(spark_report, report, check, as_json, folder)
+
+
+def _measured(url: str | None, measure: Callable[[str], R]) -> R:
+    """Measure on a server, given its DSN; an error of penstock ends the command."""
     try:
         with Client(url) as client:
-            plan = spark_report.QUICK if quick else spark_report.FULL
-            driver = jdbc or not no_jdbc
-            report = spark_report.run(client.dsn, plan, driver, lambda step: click.echo(step, err=True))
+            return measure(client.dsn)
     except PenstockError as error:
         raise click.ClickException(str(error)) from error
-    if as_json:
-        click.echo(msgspec.json.encode(report))
-    else:
-        click.echo("\n".join(spark_report.lines(report)))
+
+
+def _show(module: ModuleType, report: object, check: bool, as_json: bool, folder: Path | None) -> None:
+    """Print a report, by the module that made it, and save it; exit with 1 if it is checked and misses a ratio."""
+    click.echo(msgspec.json.encode(report) if as_json else "\n".join(module.lines(report)))
     if folder is not None:
-        spark_report.save(report, folder)
-    if check and not all(verdict.kept for verdict in spark_report.verdicts(report)):
+        module.save(report, folder)
+    if check and not all(verdict.kept for verdict in module.verdicts(report)):
         sys.exit(1)
+
+
+def _say(step: str) -> None:
+    click.echo(step, err=True)
 
 
 @contextmanager

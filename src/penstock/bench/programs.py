@@ -1,4 +1,4 @@
-"""Worker programs of a benchmark, started with the interpreter of any checkout, and told what to do by lines of JSON.
+"""Worker programs of a benchmark, started with the interpreter of any checkout, and controlled by lines of JSON.
 
 A worker that is forked or spawned would be of the same penstock as the benchmark; these may be of another.
 """
@@ -45,10 +45,10 @@ class Program:
 
     def ask(self, command: str, **arguments: Any) -> Any:
         """Have it do something, and wait for the answer."""
-        self.tell(command, **arguments)
+        self.send(command, **arguments)
         return self.answer()
 
-    def tell(self, command: str, **arguments: Any) -> None:
+    def send(self, command: str, **arguments: Any) -> None:
         """Have it do something; its answer has to be read before the next one."""
         with suppress(BrokenPipeError):
             self._input.write(json.dumps({"do": command, **arguments}) + "\n")
@@ -112,7 +112,7 @@ def ask_all(programs: Iterable[Program], command: str, **arguments: Any) -> list
     """Have several do the same at the same time; all answers are read, also where one went wrong."""
     asked = list(programs)
     for program in asked:
-        program.tell(command, **arguments)
+        program.send(command, **arguments)
     answers: list[Any] = []
     failed: PenstockError | None = None
     for program in asked:

@@ -1,4 +1,4 @@
-"""Processes that write and read, started once and told what to do.
+"""Processes that write and read, started once and then controlled by pipes.
 
 Threads would share Python's lock, and then the client that does more work in C would look better than it is. All
 workers of a step open their connections and warm up first, and begin on a signal.

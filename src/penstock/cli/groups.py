@@ -7,7 +7,7 @@ import click
 
 from penstock.cli import output
 from penstock.cli.connection import Given
-from penstock.cli.options import Command, confirm, epilog, json_option, named, settings_from, subscription, yes_option
+from penstock.cli.options import Command, confirm, epilog, group_options, json_option, named, settings_from, yes_option
 
 if TYPE_CHECKING:
     from penstock.broker.infos import GroupInfo
@@ -94,21 +94,9 @@ def group() -> None:
 )
 @click.argument("queue")
 @click.argument("group")
-@click.option(
-    "--mode",
-    type=click.Choice(["ordered", "shared"]),
-    default="ordered",
-    show_default=True,
-    help="Set the mode. ordered: one claim per partition at a time. shared: any number, in no order.",
-)
-@click.option(
-    "--subscription",
-    "begins",
-    default="all",
-    show_default=True,
-    metavar="all|new|TIME",
-    callback=subscription,
-    help="Start with all messages, with new ones, or at a time.",
+@group_options(
+    mode="Set the mode. ordered: one claim per partition at a time. shared: any number, in no order.",
+    begins="Start with all messages, with new ones, or at a time.",
 )
 @set_option
 @click.pass_obj

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -62,6 +62,23 @@ def message_options(function: Any) -> Any:
     )
     raw = click.option("--raw", "form", flag_value="raw", help="Print the raw bytes without separators.")
     return as_json(raw(function))
+
+
+def group_options(mode: str, begins: str) -> Callable[[Any], Any]:
+    """Add the options of a new group, with their help: its mode, and where it starts."""
+    chosen = click.option(
+        "--mode", type=click.Choice(["ordered", "shared"]), default="ordered", show_default=True, help=mode
+    )
+    started = click.option(
+        "--subscription",
+        "begins",
+        default="all",
+        show_default=True,
+        metavar="all|new|TIME",
+        callback=subscription,
+        help=begins,
+    )
+    return lambda function: chosen(started(function))
 
 
 def spark_options(function: Any) -> Any:

@@ -15,7 +15,7 @@ import click
 from penstock.cli import output
 from penstock.cli.connection import Given
 from penstock.cli.interrupts import Interrupts
-from penstock.cli.options import Command, message_options, subscription
+from penstock.cli.options import Command, group_options, message_options
 from penstock.errors import LeaseLost, NotFound, SetupError
 
 if TYPE_CHECKING:
@@ -64,21 +64,9 @@ _POP_WAIT = 0.5
 @click.option(
     "--wait", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Wait this long for messages."
 )
-@click.option(
-    "--mode",
-    type=click.Choice(["ordered", "shared"]),
-    default="ordered",
-    show_default=True,
-    help="Mode, if this command creates the group.",
-)
-@click.option(
-    "--subscription",
-    "begins",
-    default="all",
-    show_default=True,
-    metavar="all|new|TIME",
-    callback=subscription,
-    help="Starting point, if this command creates the group.",
+@group_options(
+    mode="Mode, if this command creates the group.",
+    begins="Starting point, if this command creates the group.",
 )
 @click.option(
     "--no-ack", "settle", flag_value="hold", help="Do not acknowledge: hold the messages until the lease expires."

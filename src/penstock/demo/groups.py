@@ -89,7 +89,7 @@ class Groups:
         self.check("handled by it", [(report.order, report.outcome) for report in mended.reports], [(POISON, "done")])
 
     def summary(self) -> None:
-        """Count everything once more, and tell."""
+        """Count everything once more and print the result."""
         self.echo("10. All in all")
         everything = list(range(ORDERS))
         self.check("orders billed in the end, each once", self.done("billing"), everything)

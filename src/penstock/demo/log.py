@@ -103,7 +103,7 @@ class Log:
         self.check("one of them, by its id", self.client.get(next(iter(ids))).json(), 0)
 
     def summary(self) -> None:
-        """Count everything once more, and tell."""
+        """Count everything once more and print the result."""
         queues = (self.stage.orders, self.stage.events, self.stage.clicks)
         infos = [(queue, info) for queue in queues for info in self.client.partitions(queue)]
         read = sum(len(self.client.read(queue, info.name)) for queue, info in infos)

@@ -37,7 +37,7 @@ LOG_TAIL = 15
 
 @dataclass(frozen=True)
 class State:
-    """What the keeper tells everyone else."""
+    """What the keeper publishes for other processes."""
 
     phase: str
     keeper: int

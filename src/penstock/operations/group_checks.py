@@ -35,7 +35,7 @@ _DENIED: Finding = (
 _TIMERS = {
     "journal": "the timer",
     "claim": "a claim",
-    "doorbell": "a wake-up",
+    "late_wakeup": "a late wake-up",
     "enrolment": "enrolment",
     "scheduled": "a scheduled push",
     "sweep": "the whole sweep",

@@ -15,7 +15,7 @@ _PAGE = 1000
 
 
 def require_group(client: "Client", queue: str, group: str | None) -> None:
-    """Raise NotFound if the queue or the group does not exist: an empty list does not tell."""
+    """Raise NotFound if the queue or the group does not exist: an empty list would not show that."""
     if group is None:
         client.groups(queue)
     else:

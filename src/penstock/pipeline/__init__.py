@@ -11,9 +11,9 @@
     clean.expect("amount is positive", "amount > 0")
     clean.to("orders.clean", partition="customer")
 
-`penstock run flows.py` runs them. To read further: `flow` is what is written down, `checking` what is refused before
-anything starts, `frames` its DataFrames, `queries` its checkpoint and registration, `running` one running query,
-`supervisor` all of them, `poison` the search for messages at which a step fails. `archiving` and
+`penstock run flows.py` runs them. The modules: `flow` declares a flow, `checking` checks it before anything starts,
+`frames` builds its DataFrames, `queries` its queries, checkpoint and registration, `running` runs one query,
+`supervisor` all of them, `poison` finds messages at which a step fails. `archiving` and
 `backfilling` are jobs that run once. Spark is imported when something is run, and not before.
 """
 

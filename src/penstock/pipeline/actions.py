@@ -1,4 +1,4 @@
-"""The registry's rows: what a flow is made of, which class does it, and which plugin brings that class."""
+"""The rows of the registry: the actions of a flow, each with its class and the plugin that provides it."""
 
 import hashlib
 import sys

@@ -1,12 +1,12 @@
-"""Copies the closed part of a queue to Parquet, verifies it row for row, and only then lets the log go.
+"""Copies the closed part of a queue to Parquet, verifies it row for row, and only then drops it from the log.
 
     from penstock.pipeline import archive
 
     archive("orders", "s3a://bucket/penstock", drop=True)
 
-A run writes to a folder that readers of Parquet pass over, reads all of it back, compares it with the log, moves the
-files to `queue=…/date=…/`, and records what lies where in one transaction. Before that transaction nothing has changed
-for anybody; what a run leaves that ends before, the next one removes. A large queue is archived in several runs.
+A run writes to a folder that readers of Parquet ignore, reads all of it back, compares it with the log, moves the
+files to `queue=…/date=…/`, and records their ranges in one transaction. Before that transaction nothing has changed
+for readers; the next run removes the files of a run that failed. A large queue is archived in several runs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +61,7 @@ def archive(
 ) -> ArchiveResult:
     """Archive what is older than `before`, or all there is, and with `drop` drop it from the log at once.
 
-    `progress` is told before each run how many messages are archived, of how many.
+    `progress` is called before each run with the number of archived messages and of all messages.
     """
     from penstock.settings import resolve
 
@@ -134,7 +134,7 @@ class Archiving:
         return self._spark
 
     def plan(self, before: datetime | None = None) -> "Iterator[list[PlannedPage]]":
-        """Yield what each run shall archive, oldest first in each partition."""
+        """Yield the pages of each run, oldest first in each partition."""
         from penstock.broker.operations.archives import FindArchivable
         from penstock.broker.operations.ranges import PlanRanges
         from penstock.spark.planning import PAGE_BYTES
@@ -194,7 +194,7 @@ class Archiving:
         return Job(read_options(given, streaming=False), self.queue, self.location, begun.run)
 
     def tasks(self, pages: "Sequence[PlannedPage]") -> "list[Task]":
-        """Deal pages out to tasks."""
+        """Distribute pages over tasks."""
         from penstock.spark.options import MOST_TASKS
         from penstock.spark.planning import Page, Task, deal
 
@@ -250,7 +250,7 @@ class Archiving:
         self._in_tasks(partial(_nothing, work), 1, list[None])
 
     def _in_tasks(self, work: Callable[[int], "Sequence[T]"], count: int, kind: type[list[T]]) -> list[T]:
-        """Do so many pieces of work, each in a task of its own; return what they return."""
+        """Run `work` in a number of tasks; return their results."""
         import msgspec
         from pyspark.errors import PySparkException
 
@@ -267,9 +267,9 @@ class Archiving:
 
 
 def place(to: str) -> str:
-    """Return a location as it is kept: an address as it is, and a folder of this machine with its whole path."""
+    """Return a location as it is stored: an address unchanged, a folder of this machine as an absolute path."""
     if not to:
-        raise InvalidInput("say where the archive shall lie: a folder, or file:, s3a:, hdfs:")
+        raise InvalidInput("location is empty: give a folder, or an address with file:, s3a: or hdfs:")
     scheme, colon, _ = to.partition(":")
     return to.rstrip("/") if colon and "/" not in scheme else str(Path(to).expanduser().absolute())
 

@@ -4,8 +4,8 @@
 
     backfill("orders", "orders.again", start=yesterday, name="orders-2026-01-31")
 
-What is replayed is settled before it begins, as offsets of each partition. Every message keeps its partition, key and
-headers and its place among its neighbours; its offset, time and id are those of a new message.
+The offsets of each partition to replay are fixed before it begins. Every message keeps its partition, key, headers and
+order; its offset, time and id are those of a new message.
 """
 
 import json
@@ -60,7 +60,7 @@ def backfill(
     from penstock.spark.writing import batch_writer
 
     if source == target and stop is None:
-        raise InvalidInput(f"{source} is source and target: say with an offset or a time where to stop")
+        raise InvalidInput(f"{source} is both source and target: give `stop`, an offset or a time")
     given = {} if url is None else {"url": url}
     chosen = {"subscribe": source} if partitions is None else {"assign": json.dumps({source: list(partitions)})}
     options = read_options({**given, **chosen}, streaming=False)

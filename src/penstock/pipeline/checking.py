@@ -1,4 +1,4 @@
-"""Everything that can be refused before anything starts, and the shape of a flow that its checkpoint depends on.
+"""Checks flows before anything starts, and computes the shape of a flow that its checkpoint depends on.
 
 All problems of all flows are found and reported together, so that a file can be fixed in one go.
 """
@@ -50,7 +50,7 @@ _TRIGGER = re.compile(
 
 
 def prepare(flows: Sequence[Flow]) -> None:
-    """Refuse what can be seen without Spark: names, ends and cycles."""
+    """Raise an error for problems that can be found without Spark: names, sources, outputs and cycles."""
     problems: list[str] = []
     for flow in flows:
         if flow.copies and flow.copied_queue is None:
@@ -73,7 +73,7 @@ def prepare(flows: Sequence[Flow]) -> None:
 
 
 def check(spark: "SparkSession", flows: Sequence[Flow], connection: Connection) -> "dict[str, DataFrame]":
-    """Build every flow as it would run; return the rows that its steps make, or refuse with all that is wrong."""
+    """Build every flow as it would run; return the rows that its steps make, or raise an error with all problems."""
     problems: list[str] = []
     made = {}
     for flow in flows:
@@ -177,7 +177,7 @@ def _explained(frame: "DataFrame") -> str:
 
 
 def difference(before: str, now: str) -> str:
-    """Say what of a shape has changed."""
+    """Return what has changed in a shape."""
     old, new = json.loads(before or "{}"), json.loads(now)
     return ", ".join(
         f"{name} was {json.dumps(old.get(name))} and is {json.dumps(new[name])}"

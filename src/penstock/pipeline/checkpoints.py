@@ -1,4 +1,4 @@
-"""Where checkpoints lie, and whether one is there."""
+"""The locations of checkpoints, and whether one exists."""
 
 from pathlib import Path
 from urllib.parse import quote, urlparse
@@ -22,7 +22,7 @@ def absolute(path: str) -> str:
 
 
 def is_missing(path: str) -> bool:
-    """Say whether a checkpoint that should be there is not; a remote one is never taken for missing."""
+    """Return whether a checkpoint is missing; a remote one is never reported as missing."""
     local = local_path(path)
     return local is not None and not (local / "metadata").exists()
 

@@ -1,7 +1,7 @@
-"""What a data engineer writes down: where a flow begins, what is done to the rows, and where they go.
+"""The declaration of a flow: its sources, steps and outputs.
 
-Nothing is run here, and Spark is not needed: a flow is only remembered, with the line of the file that says each part,
-so that whoever finds something wrong can say where.
+Nothing is run here, and Spark is not needed: a flow is only stored, each part with its line of the file, so that errors
+can name the line.
 """
 
 import sys
@@ -57,7 +57,7 @@ class Route:
 
     @property
     def name(self) -> str:
-        """What the registry calls it."""
+        """Its name in the registry."""
         return f"to {self.queue}"
 
 
@@ -215,7 +215,7 @@ class Flow:
         return f"{self.name}.rejected"
 
     def copy_name(self, index: int) -> str:
-        """Return what a copy is called in the list of flows."""
+        """Return the name of a copy in the list of flows."""
         return f"{self.name}.{self.copies[index].kind}" + (f"-{index + 1}" if index else "")
 
     @property

@@ -1,4 +1,4 @@
-"""How a flow becomes a query: the frames of its sources, its steps, and one stream of rows for one sink.
+"""Builds the query of a flow: the frames of its sources, its steps, and one stream of rows for one sink.
 
 Every message to any of its queues, and every message that becomes a dead letter, is a row of that stream: an epoch
 publishes them together, and each source is read once. A row becomes several by a list that is unrolled, never by a
@@ -55,7 +55,7 @@ class Problem(InvalidInput):
 
 
 class Connection(NamedTuple):
-    """What the connector is told in every query."""
+    """The options of the connector that all queries have."""
 
     url: str | None
     # What the errors of source and sink are signed with.
@@ -81,7 +81,7 @@ def value_schema(spark: "SparkSession", flow: Flow, alias: str) -> StructType | 
     if twice:
         raise Problem(flow, flow.where, f"the schema has {', '.join(twice)} twice")
     if flow.message_column(alias) in schema.fieldNames():
-        raise Problem(flow, flow.where, f"{flow.message_column(alias)} is kept for penstock; name the column otherwise")
+        raise Problem(flow, flow.where, f"{flow.message_column(alias)} is reserved for penstock; rename the column")
     from penstock.spark.parsing import kind_of
 
     for column in schema.fields:

@@ -1,4 +1,4 @@
-"""What a job of Spark fails with becomes an error of penstock: of its own class where it was penstock's."""
+"""Turns the failure of a Spark job into an error of penstock, of the same class if penstock raised it."""
 
 from typing import TYPE_CHECKING
 

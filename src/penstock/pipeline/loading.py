@@ -18,7 +18,7 @@ def load(path: str | Path) -> list[Flow]:
     if not file.is_file():
         raise InvalidInput(f"there is no file {path}")
     if file.stem in sys.stdlib_module_names or file.stem in ("penstock", "pyspark"):
-        raise InvalidInput(f"{path} has the name of a module that others import: call the file otherwise")
+        raise InvalidInput(f"{path} has the name of a Python module that is imported elsewhere: rename the file")
     module = _run(file)
     flows = list({id(value): value for value in vars(module).values() if isinstance(value, Flow)}.values())
     if not flows:
@@ -34,7 +34,7 @@ def _run(file: Path) -> ModuleType:
     os.environ["PYTHONPATH"] = folder if not known else f"{folder}{os.pathsep}{known}"
     specification = importlib.util.spec_from_file_location(file.stem, file)
     if specification is None or specification.loader is None:
-        raise InvalidInput(f"{file} is no Python file")
+        raise InvalidInput(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(specification)
     sys.modules[file.stem] = module
     try:

@@ -64,11 +64,11 @@ class Span(NamedTuple):
 
 
 class _Interrupted(Exception):
-    """The search is to end, or cannot tell a message's fault from another."""
+    """The search was stopped, or cannot find out whether a message is the cause."""
 
 
 class Search:
-    """Looks for poison in the epoch at which a query failed. `run` takes its time; `stop` ends it from elsewhere."""
+    """Looks for poison messages in the epoch at which a query failed. `stop` is called by another thread."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Search:
         self._query = query
 
     def run(self) -> str | None:
-        """Search; return what was found, in words, or None."""
+        """Search; return a description of what was found, or None."""
         ranges = self._database.run(GetEpochRanges(str(self._query.id), str(self._query.runId)))
         if not ranges:
             return None
@@ -110,7 +110,7 @@ class Search:
         return f"{len(found)} messages at which it fails become dead letters ({found[0].part}: {found[0].error})"
 
     def stop(self) -> None:
-        """Let it end soon; what it has found by then is kept."""
+        """Stop the search; messages found so far are kept."""
         self._probe.stop()
 
 
@@ -149,7 +149,7 @@ class Probe:
         return spans
 
     def close(self) -> None:
-        """Let go of what was kept, in the same thread."""
+        """Release what was kept, in the same thread."""
         for frame in self._kept.values():
             frame.unpersist()
         self._spark.removeTag(self._tag)

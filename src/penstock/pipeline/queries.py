@@ -150,7 +150,7 @@ class QueryBuilder:
         return query
 
     def _late_rows(self, name: str) -> int:
-        """Return how many rows came too late in the runs before."""
+        """Return the number of late rows of earlier runs."""
         return next((info.late_rows for info in self._database.run(ListFlows()) if info.name == name), 0)
 
     def _ensure_queue(self, queue: str) -> bool:
@@ -163,7 +163,7 @@ class QueryBuilder:
         return True
 
     def _ensure_group(self, flow: Flow, queue: str) -> None:
-        """Make the group of a flow; one that starts with the latest is told where that is before anything runs."""
+        """Create the group of a flow; if it starts with the latest, its positions are set before anything runs."""
         try:
             if (
                 flow.starting == "latest"
@@ -182,7 +182,7 @@ class QueryBuilder:
 
     def _advance(self, flow: Flow, queue: str, heads: Heads) -> None:
         self._until_free(
-            f"flow {flow.name} cannot start with the latest now: somebody holds partitions of {queue}",
+            f"flow {flow.name} cannot start with the latest now: partitions of {queue} are locked by others",
             lambda: self._database.run(AdvanceReader(queue, flow.name, heads.ids, heads.heads)).busy,
         )
 
@@ -207,7 +207,7 @@ class QueryBuilder:
         known = next((info for info in self._database.run(ListFlows()) if info.name == name), None)
         if known is not None and name in self._options.reset:
             self._until_free(
-                f"flow {name} cannot be reset now: somebody holds partitions that it reads",
+                f"flow {name} cannot be reset now: partitions that it reads are locked by another transaction",
                 lambda: self._database.run(ResetFlow(name, wanted)),
             )
             self._echo(f"{name}: reset; its checkpoint is {wanted}")

@@ -46,14 +46,14 @@ class Search(Protocol):
     """Looks for what can be done about an epoch that fails, for as long as it takes."""
 
     def run(self) -> str | None:
-        """Return what was done, in words, or None."""
+        """Return a description of what was done, or None."""
 
     def stop(self) -> None:
-        """Let it end soon, from another thread."""
+        """Stop it, from another thread."""
 
 
 class SearchThread:
-    """A search in a thread of its own: whoever looks after all the other queries cannot wait for it."""
+    """A search in a thread of its own: the loop that watches all queries cannot wait for it."""
 
     def __init__(self, search: Search) -> None:
         self._search = search
@@ -122,7 +122,7 @@ class Running:
         return self.state in ("finished", "failed", "stopped")
 
     def tick(self, paused: bool) -> None:
-        """Look after the query: start it when it is time, notice when it has ended."""
+        """Start the query when it is due, and notice when it has ended."""
         if paused and not self.is_over:
             self._halt()
             self.state = "paused"

@@ -1,4 +1,4 @@
-"""The Spark that flows run on: this machine's, a cluster's, or a Spark Connect server's."""
+"""Opens the Spark session that flows run on: local, on a cluster, or of a Spark Connect server."""
 
 import os
 import socket

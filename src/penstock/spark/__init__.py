@@ -5,9 +5,9 @@
     spark = penstock.spark.session()            # or penstock.spark.register(your_session)
     orders = spark.read.format("penstock").option("subscribe", "orders").load()
 
-To read further: `options` is what can be set, `schema` the columns, `source` where Spark comes in, `reading` and
-`streaming` the two ways to read, `writing` the two ways to write. What is done for each of them is beside: `positions`,
-`filters`, `planning`, `columns` for reading, `admission` and `progress` for streams, `packing` for writing.
+The modules: `options` and `schema` (the columns) define the interface, `source` is what Spark calls, `reading` reads
+batches, `streaming` reads streams, `writing` writes both. `positions`, `filters`, `planning`, `columns`, `parsing` and
+`rejecting` serve reading, `admission` and `progress` streams, `packing` writing.
 """
 
 from penstock.spark.sessions import MINIMUM_SPARK, register, session

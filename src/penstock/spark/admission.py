@@ -1,7 +1,7 @@
-"""How much of what is there a batch may read: the oldest messages first, whichever partition they are in.
+"""Limits how much of the backlog a batch reads: the oldest messages first, whichever partition they are in.
 
 So partitions advance together in time. If each got the same number of messages, a small one would run ahead, the
-watermark of a window would follow it, and what the large ones have still to bring would come too late.
+watermark of a window would follow it, and the messages of the large ones would come too late.
 
 All ranges are cut at one moment. Messages within ten seconds of it count as pushed at the same time: each partition
 gets the same part of those that it has, and at least one where that is possible. A batch that was loaded at once is
@@ -37,7 +37,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Backlog:
-    """What waits in ranges: pieces of messages that were pushed in one second, by range and offset."""
+    """The backlog of ranges: pieces of messages that were pushed in one second, by range and offset."""
 
     ranges: Numbers
     firsts: Numbers
@@ -51,7 +51,7 @@ class Backlog:
         return Backlog(*(column[kept] for column in self._columns()))
 
     def with_more(self, more: "Backlog") -> "Backlog":
-        """Put two together that have none of their ranges in common."""
+        """Join two that have no range in common."""
         columns = [np.concatenate(pair) for pair in zip(self._columns(), more._columns(), strict=True)]
         order = np.lexsort((columns[1], columns[0]))
         return Backlog(*(column[order] for column in columns))
@@ -62,7 +62,7 @@ class Backlog:
 
 @dataclass(frozen=True)
 class Admitted:
-    """Where each range stops. `unseen` are ranges of which more must be looked at, where the limits are far."""
+    """Where each range stops. `unseen` are ranges of which more must be read, because no limit is reached."""
 
     stops: Numbers
     unseen: Numbers
@@ -75,7 +75,7 @@ def admit(
     max_bytes: int | None,
     turn: int,
 ) -> Numbers:
-    """Return where each range (id, start, end) stops; `turn` says who comes first where not everybody can."""
+    """Return where each range (id, start, end) stops; `turn` selects the first ones if there is not enough for each."""
     ids, starts, ends = ranges
     if max_bytes is None and (max_messages is None or int((ends - starts).sum()) <= max_messages):
         return ends
@@ -103,7 +103,7 @@ def _look(
 
 
 def cut(backlog: Backlog, starts: Numbers, ends: Numbers, max_messages: int, max_bytes: int, turn: int) -> Admitted:
-    """Cut ranges at one moment, so that what lies before it is within the limits."""
+    """Cut ranges at one time, so that the messages before it are within the limits."""
     count = len(starts)
     stops = starts.copy()
     known = np.zeros(count, dtype=bool)

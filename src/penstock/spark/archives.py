@@ -1,7 +1,7 @@
-"""The archive as a part of the log: where ranges lie in Parquet files, and reading them as the connector's own columns.
+"""Reads the archive as a part of the log: finds ranges in Parquet files and reads them as the connector's columns.
 
-A range is found by the database, down to the rows of a row group, and read by whoever wants it, so nobody lists folders
-and nothing is read that is not wanted. What comes back is checked: it has the offsets that it should have.
+The database knows which rows of which row group a range is in, so no folder is listed and only the rows that are needed
+are read. Their offsets are checked.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3", "wasbs": "abfss", "wasb": "abfs"}
 
 
 class ArchivedPage(NamedTuple):
-    """Messages of a partition that lie in a file."""
+    """Messages of a partition that are in a file."""
 
     queue: str
     partition: str
@@ -35,7 +35,7 @@ class ArchivedPage(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many they are."""
+        """The number of messages."""
         return self.lies.stop - self.lies.start
 
 
@@ -54,7 +54,7 @@ def filesystem(location: str) -> tuple[Any, str]:
 
 
 def find(target: Target, ranges: "Sequence[tuple[Place, int, int, int]]") -> list[list[ArchivedPage]]:
-    """Find for each range (place, partition, start, stop) the pages that hold it: all of it, or none."""
+    """Return the pages of each range (place, partition, start, stop): of the whole range, or none."""
     columns = [list(column) for column in zip(*ranges, strict=True)]
     lies: list[Archived] = run(target, PlanArchived(*columns[1:])) if ranges else []
     rest = deque(lies)
@@ -124,7 +124,7 @@ def offset_at(page: Archived, moment: datetime) -> int:
 
 
 def _check(page: ArchivedPage, part: Any) -> None:
-    """Refuse rows that are not those that the database knows."""
+    """Raise an error if the rows do not have the offsets that the database has for them."""
     lies = page.lies
     if part.num_rows == page.messages:
         first, last = part["offset"][0].as_py(), part["offset"][-1].as_py()

@@ -1,4 +1,4 @@
-"""What the tasks of an archive do: write Parquet files, read them back and compare, put them in place, and clean up.
+"""The work of the tasks of an archive: write Parquet files, read them back and compare, move them, and clean up.
 
 Files are written where no reader of Parquet looks (a folder that begins with `_`), and moved to their place when they
 are verified. All work on files is done in tasks: what a task can write here, a task can read back later.
@@ -27,7 +27,7 @@ _CHUNK = 4 << 20
 
 @dataclass(frozen=True)
 class Job:
-    """A run: what is read, and where it is written to."""
+    """A run: what it reads, and where it writes."""
 
     options: ReadOptions
     queue: str
@@ -46,7 +46,7 @@ def queue_folder(queue: str) -> str:
 
 
 def write(job: Job, task: Task, number: str) -> list[ArchiveFile]:
-    """Write what a task was dealt: a file for each date. `number` names the attempt."""
+    """Write the messages of a task: a file for each date. `number` names the attempt."""
     import pyarrow.parquet as pq
 
     found, base = filesystem(job.location)
@@ -88,7 +88,7 @@ class _Rows:
         self._parts.append((part, span))
 
     def write(self, writer: Any) -> Iterator[ArchivedRange]:
-        """Write row groups, and yield what lies where in them."""
+        """Write row groups, and yield the ranges in them."""
         import pyarrow as pa
 
         group: list[tuple[Any, tuple[int, str, int, int]]] = []
@@ -198,7 +198,7 @@ def _compare(job: Job, path: str, parts: Sequence[ArchivedRange]) -> None:
 
 
 def _log(job: Job, task: Task) -> Iterator[Any]:
-    """Read from the log what is archived, or say that somebody has removed it meanwhile."""
+    """Read from the log what is archived; raise an error if it was dropped meanwhile."""
     from penstock.spark.reading import messages
 
     try:
@@ -234,7 +234,7 @@ def publish(job: Job, files: Sequence[ArchiveFile]) -> None:
 
 
 def clean(location: str, queue: str, run_name: str, *, everything: bool) -> None:
-    """Remove what a run has left: its staging, and if it was never recorded, also what it has put in place."""
+    """Remove what a run has left: its staging folder, and if it was not recorded, the files that it has moved."""
     from pyarrow import fs
 
     found, base = filesystem(location)
@@ -255,7 +255,7 @@ def _make_folder(found: Any, path: str) -> str:
 
 
 def _sync(found: Any, path: str) -> None:
-    """See that it is on the disk: the log may be dropped next. Other stores are durable when a file is closed."""
+    """Write the file through to the disk: the log may be dropped next. Other stores are durable on close."""
     from pyarrow import fs
 
     if isinstance(found, fs.LocalFileSystem):

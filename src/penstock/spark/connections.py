@@ -1,8 +1,8 @@
 """Connections of a Spark process: one small pool per database, kept for as long as the process lives.
 
-Spark's Python processes serve one task after another, and there may be many of them. A database that is away for a
-while, for a restart, is waited for: an error here would end the query. Where nothing has begun yet, somebody waits for
-an answer, and an address that is wrong shall say so soon.
+Spark's Python processes serve one task after another, and there may be many of them. They wait while the
+database restarts: an error here would end the query. Before a query begins they do not wait, so that a wrong address
+is reported soon.
 """
 
 import os
@@ -40,7 +40,7 @@ def run(target: Target, operation: Operation[T], patience: float = PATIENCE) -> 
 
 
 def require_database(target: Target) -> None:
-    """Refuse a database that cannot be reached, before tasks wait for it."""
+    """Raise an error if the database cannot be reached, before tasks wait for it."""
     run(target, GetLimits([]), START_PATIENCE)
 
 

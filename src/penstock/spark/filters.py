@@ -1,7 +1,7 @@
-"""Filters of a query, turned into ranges of offsets: what they exclude is never read.
+"""Turns the filters of a query into ranges of offsets: messages that they exclude are not read.
 
-Filters on queue, partition and offset are met exactly, so Spark need not look again. Those on time narrow the ranges
-and are checked by Spark too.
+Filters on queue, partition and offset are applied exactly, so Spark need not apply them again. Those on time narrow
+the ranges, and Spark applies them too.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ _NEVER_NULL = {"queue", "partition", "offset", "value", "timestamp", "id"}
 
 @dataclass(frozen=True)
 class Narrowing:
-    """What is left of the queues: names, and ranges from (included) to (not included)."""
+    """What the filters leave: names, and ranges from (included) to (not included)."""
 
     queues: frozenset[str] | None = None
     partitions: frozenset[str] | None = None

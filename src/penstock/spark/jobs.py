@@ -1,4 +1,4 @@
-"""Which query a task works for: what Spark says in the properties of the task, and nowhere else."""
+"""Finds the query that a task works for, in the properties of the task."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from pyspark import TaskContext
 
 @dataclass(frozen=True)
 class Job:
-    """Whose epoch it is: a query, one run of it, and the epoch's number."""
+    """A query, one run of it, and the number of an epoch."""
 
     writer: str
     run: str

@@ -1,8 +1,8 @@
-"""Dead letters of an epoch: which messages become some, with copies of those that the log may not have any more.
+"""Stages the dead letters of an epoch, with copies of messages that the log may no longer have.
 
 A dead letter is copied from the log when its epoch is published. The log does not have a message that was archived and
-dropped, and the database cannot read the archive; so the task that stages the dead letter brings the copy along. So do
-rows that waited in a join, for longer than their message was kept.
+dropped, and the database cannot read the archive; so the task that stages the dead letter reads the copy. Rows that
+waited in a join for longer than their message was kept have a copy too.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from penstock.spark.options import Target
 
 
 def stage_letters(target: Target, stage: int, group: str, letters: Sequence[Letter], *, of_source: bool) -> None:
-    """Say of messages that they become dead letters with their epoch."""
+    """Stage messages that become dead letters when their epoch is published."""
     storable_ones = [_storable(letter) for letter in letters]
     run(target, StageDeadLetters(stage, group, storable_ones, of_source))
     missing = run(target, ListArchivedLetters(stage))
@@ -40,7 +40,7 @@ def stage_letters(target: Target, stage: int, group: str, letters: Sequence[Lett
 
 
 def _storable(letter: Letter) -> Letter:
-    """Return a dead letter of which PostgreSQL can store every text: no message is refused for what its error says."""
+    """Return a dead letter whose texts PostgreSQL can all store, so that no error text prevents a dead letter."""
     return letter._replace(
         reason=storable(letter.reason),
         error=None if letter.error is None else storable(letter.error),
@@ -50,7 +50,7 @@ def _storable(letter: Letter) -> Letter:
 
 
 def _headers(text: str | None) -> str | None:
-    """Return headers as they are stored: those of a message are JSON, unless somebody wrote past all checks."""
+    """Return headers as they are stored; None if they are not a JSON object of strings."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What can be set on a reader or a writer: parsed, checked against each other, and refused by name."""
+"""The options of readers and writers: parses and checks them; errors name the option."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ Moments = dict[str, dict[str, datetime]]
 
 @dataclass(frozen=True)
 class Target:
-    """Which database. The address is settled where the query is made, since executors have another environment."""
+    """The database. The address is resolved where the query is made: executors have another environment."""
 
     url: str | None = field(repr=False)
     home: str
@@ -76,7 +76,7 @@ class Target:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read, from where to where, and how much at a time."""
+    """What to read: queues, offsets, and limits of a batch."""
 
     target: Target
     queues: tuple[str, ...] | None
@@ -140,15 +140,17 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
         if len(both) > 1:
             raise InvalidInput(f"give {' or '.join(both)}, not both")
     if "maxTriggerDelay" in known and "minOffsetsPerTrigger" not in known:
-        raise InvalidInput("maxTriggerDelay says how long a batch waits for minOffsetsPerTrigger: give that too")
+        raise InvalidInput(
+            "maxTriggerDelay requires minOffsetsPerTrigger: it is how long a batch waits for that many messages"
+        )
     if streaming and "groupId" in known and "assign" in known:
         raise InvalidInput(
             "groupId follows whole queues, so it goes with subscribe or subscribePattern, not with assign"
         )
     if "readWith" in known and "groupId" not in known:
-        raise InvalidInput("readWith names queues that the same group reads: give groupId too")
+        raise InvalidInput("readWith requires groupId: it names queues that the same group reads")
     if known.get("startingOffsets") == "committed" and "groupId" not in known:
-        raise InvalidInput("startingOffsets is committed, which is where a group stands: give groupId too")
+        raise InvalidInput("startingOffsets=committed requires groupId: it starts at the positions of that group")
     starting: int | Offsets = _take(known, "startingOffsets", _offsets, LATEST if streaming else EARLIEST)
     ending: int | Offsets = _take(known, "endingOffsets", _offsets, LATEST)
     min_offsets = _take(known, "minOffsetsPerTrigger", _count, None)
@@ -191,7 +193,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool, most_tasks: int =
 
 
 def check_read_options(given: Mapping[str, str]) -> None:
-    """Refuse options that suit neither a batch nor a stream, where nobody knows yet which of them it will be."""
+    """Raise an error for options that are valid neither for a batch nor for a stream, before it is known which."""
     refusals = []
     for streaming in (False, True):
         try:
@@ -271,10 +273,12 @@ def _offsets(text: str) -> int | Offsets:
     value = _json(text, f"earliest, latest or JSON such as {hint} (-2 is earliest, -1 latest)")
     for queue, partitions in value.items():
         if not isinstance(partitions, dict):
-            raise ValueError(f"what it says of queue {queue} must be partitions and offsets, as in {hint}")
+            raise ValueError(f"queue {queue} must have partitions and offsets, as in {hint}")
         for partition, offset in partitions.items():
             if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
-                raise ValueError(f"{offset!r} is no offset (queue {queue}, partition {partition}), as in {hint}")
+                raise ValueError(
+                    f"{offset!r} is not an offset (queue {queue}, partition {partition}); an example is {hint}"
+                )
     return value
 
 

@@ -1,7 +1,7 @@
-"""Record batches become packed segments, with no work per message where it can be helped.
+"""Packs record batches into segments, without work per message where possible.
 
-Rows are gathered by queue and partition, in their order, and cut where a segment is full. A row that cannot be taken
-is refused by name before anything is published.
+Rows are gathered by queue and partition, in their order, and cut where a segment is full. A row that cannot be written
+is an error that names the row, before anything is published.
 """
 
 import random
@@ -150,7 +150,7 @@ class _Rows:
                 )
 
     def _require_utf8(self, name: str, column: Any) -> None:
-        """Refuse a text that is none, as Spark's `CAST(… AS STRING)` of other bytes makes it."""
+        """Raise an error for strings that are not UTF-8, which Spark's `CAST(… AS STRING)` of any bytes can make."""
         if _is_utf8(column):
             return
         for row, value in enumerate(column.view(pa.binary()).to_pylist()):
@@ -263,7 +263,7 @@ def _decodes(value: bytes) -> bool:
 
 
 def _headers_problem(text: str) -> str | None:
-    """Say why headers cannot be taken, as what PostgreSQL's jsonb does not take."""
+    """Return why headers cannot be stored, by the rules of PostgreSQL's jsonb."""
     try:
         headers = _headers_decoder.decode(text)
     except msgspec.MsgspecError:

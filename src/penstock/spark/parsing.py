@@ -1,10 +1,10 @@
-"""Values become columns: JSON is read against a schema, and a message that does not fit it is named and put aside.
+"""Parses values into columns: reads JSON by a schema, and rejects messages that do not match it.
 
-A text is a text and a number a number; a field that is missing is null, one that the schema does not have is passed
-over. Of a null value all columns are null, and it fits unless one of them must not be.
+Strings are not converted to numbers, nor numbers to strings. A missing field is null, and a field that is not in the
+schema is ignored. All columns of a null value are null; it is rejected if one of them is not nullable.
 
-It is done here, where the messages are read, and not by a step of the query: what a filter drops, or an aggregation
-swallows, could not be told from what was malformed any more.
+Messages are parsed where they are read, and not by a step of the query, in which a malformed message could not be
+distinguished from one that a filter or an aggregation removed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -47,12 +47,12 @@ _PLAIN: dict[str, tuple[Any, Any]] = {
     "date": (date, pa.date32()),
     "binary": (bytes, pa.binary()),
 }
-# So much of a number is told of one that does not fit: it may have a million digits.
+# The digits of a number that an error text quotes: it may have a million.
 _MOST_DIGITS = 50
 
 
 class Misfit(NamedTuple):
-    """A message that is not what the schema says: its row, and why."""
+    """A message that does not match the schema: its row, and the reason."""
 
     row: int
     error: str
@@ -92,7 +92,7 @@ class Parser:
         self.schema = pa.schema([*columns, pa.field(message_column, self._message, nullable=False)])
 
     def parse(self, batch: Any) -> tuple[Any, list[Misfit]]:
-        """Turn a batch of messages into one of the schema's columns; return those that do not fit, too."""
+        """Return a batch of messages as a batch of the schema's columns, and the messages that do not match."""
         rows: list[Any] = []
         good: list[int] = []
         misfits: list[Misfit] = []
@@ -238,11 +238,11 @@ def _inner(converts: dict[str, Callable[[Any], Any] | None]) -> Callable[[Any], 
     return change
 
 
-def parsed(batches: Iterator[Any], parser: Parser, aside: Callable[[Any, list[Misfit]], None]) -> Iterator[Any]:
-    """Parse batches; what does not fit is handed to `aside` with its batch."""
+def parsed(batches: Iterator[Any], parser: Parser, reject: Callable[[Any, list[Misfit]], None]) -> Iterator[Any]:
+    """Parse batches; what does not fit is passed to `reject` with its batch."""
     for batch in batches:
         columns, misfits = parser.parse(batch)
         if misfits:
-            aside(batch, misfits)
+            reject(batch, misfits)
         if columns.num_rows:
             yield columns

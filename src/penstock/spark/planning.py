@@ -1,6 +1,6 @@
-"""Ranges of offsets become tasks: as many as their bytes are worth, whatever the number of partitions.
+"""Divides ranges of offsets into tasks, by their bytes and not by the number of partitions.
 
-A task costs some 30 ms to start. So many small partitions share one, and a hot partition is cut over several.
+A task costs some 30 ms to start. So many small partitions share a task, and a large partition is divided among several.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def _as_page(page: ArchivedPage) -> Page:
 
 @dataclass
 class Task(InputPartition):
-    """What one Spark task reads. `snapshot` is set for streams: the first task says which one its epoch reads.
+    """What one Spark task reads. `snapshot` is set for streams: the first task records which one its epoch reads.
 
     `poison` are messages of its pages that must become dead letters and nothing else.
     """
@@ -64,12 +64,12 @@ class Task(InputPartition):
 
     @property
     def ranges(self) -> list[Page]:
-        """All that it reads, wherever that lies."""
+        """All ranges that it reads, in the log and in the archive."""
         return [*map(_as_page, self.archived), *self.pages]
 
     @property
     def messages(self) -> int:
-        """How many messages it reads."""
+        """The number of messages that it reads."""
         return sum(page.stop - page.start for page in self.ranges)
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class Task(InputPartition):
 
 
 def plan(options: ReadOptions, watch: Watch, ids: Numbers, starts: Numbers, stops: Numbers) -> list[Task]:
-    """Cut ranges into pages and deal them out to tasks."""
+    """Cut ranges into pages and distribute them over tasks."""
     wanted = stops > starts
     if not wanted.any():
         return []
@@ -100,7 +100,7 @@ def plan(options: ReadOptions, watch: Watch, ids: Numbers, starts: Numbers, stop
 
 
 def plan_archived(options: ReadOptions, places: dict[int, Place], ranges: Ranges) -> list[Task]:
-    """Deal out what lies before the log, as far as it is archived."""
+    """Distribute the ranges below the floor of the log, as far as they are archived."""
     wanted = [(places[number], number, start, stop) for number, start, stop in ranges if number in places]
     # In the order of the files, so that each row group is read once; the offsets of a partition ascend in it, too.
     pages = sorted(chain.from_iterable(archives.find(options.target, wanted)), key=lambda page: page.lies[6:])
@@ -167,7 +167,7 @@ def _before(pages: Sequence[PlannedPage], ids: Numbers, starts: Numbers, stops: 
 
 
 def deal(pages: Sequence[PlannedPage], at_least: int, at_most: int) -> list[list[PlannedPage]]:
-    """Deal pages out to tasks of about the same weight, neighbours together; `at_least` goes before `at_most`."""
+    """Distribute pages over tasks of about the same size, neighbours together; `at_least` overrides `at_most`."""
     total = sum(map(_weight, pages))
     if not total:
         return []

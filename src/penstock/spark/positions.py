@@ -1,4 +1,4 @@
-"""Where in the queues: which partitions there are, where they stand, and what offsets a reader begins and ends at."""
+"""The positions of a reader: its partitions, their floors and heads, and the offsets to start and end at."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Positions:
 
 @dataclass(frozen=True)
 class Spans:
-    """Where partitions stand at one moment, by id."""
+    """The floors and heads of partitions at one time, by id."""
 
     ids: Numbers
     floors: Numbers
@@ -71,7 +71,7 @@ class Watch:
         self._assigned: Numbers | None = None
 
     def look(self, *, floors: bool = False, skip_missing: bool = False, patience: float = PATIENCE) -> Spans:
-        """Look where the partitions stand now; what does not exist is an error, or is left out."""
+        """Return the floors and heads of the partitions now; one that does not exist is an error, or is left out."""
         options = self._options
         queues = list(options.assigned) if options.assigned is not None else options.queues
         call = GetHeads(queues, options.pattern, floors, options.group, skip_missing)
@@ -99,7 +99,7 @@ class Watch:
         return self._places
 
     def standing(self, ids: Numbers, *, archived: bool = False) -> dict[int, PartitionHead]:
-        """Look where some partitions stand, by name; their floors may be those of the archive."""
+        """Return the floors and heads of some partitions, by name; the floors may be those of the archive."""
         found = run(self._options.target, FindPartitions(ids.tolist()))
         self._places.update({number: Place(where.queue, where.partition) for number, where in found.items()})
         if archived and found and self._options.archive:
@@ -149,7 +149,7 @@ class Watch:
         return np.maximum(Positions.of(*found).get(spans.ids, spans.floors), spans.floors)
 
     def at(self, ids: Numbers, moment: datetime) -> Numbers:
-        """Find where a moment lies in each partition."""
+        """Return the offset of a time in each partition."""
         in_log: list[int] = run(self._options.target, FindOffsets(ids.tolist(), moment))
         found = numbers(in_log)
         if not self._options.archive or not len(ids):
@@ -162,7 +162,7 @@ class Watch:
         return np.minimum(found, [earlier.get(number, offset) for number, offset in zip(ids, found, strict=True)])
 
     def _times(self, wanted: Moments, spans: Spans, others: Numbers, option: str) -> Numbers:
-        """Find where the moment of each partition lies; where there is none, take `others`."""
+        """Return the offset of each partition's own time, or of `others` if it has none."""
         given = self._named(wanted, spans, option)
         chosen = others.copy()
         for moment in set(given.values()):
@@ -202,7 +202,7 @@ class Watch:
 
 
 def data_lost(place: Place | None, offset: int, low: int, high: int) -> DataLost:
-    """Return what to raise when offsets are not there (any more)."""
+    """Return the error for offsets that do not exist or were dropped."""
     where = "a partition that was deleted" if place is None else f'partition "{place.partition}" of "{place.queue}"'
     return DataLost(
         f"offset {offset} of {where} is not there: it has offsets {low} to {high}. Retention dropped what this query "

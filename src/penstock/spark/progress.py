@@ -1,7 +1,7 @@
-"""Tells a group how far its query is, so that lag is true beside all other readers and retention waits.
+"""Reports the positions of a query to its group, so that lag is right and retention waits, as for any other reader.
 
-What a query asks to go on from is what Spark has committed. That is told here, and only what changed since. The group
-follows the query that started last: what that one tells first may be behind what the group had read before.
+The offsets at which Spark asks for the next batch are committed. They are reported here, if they changed. The
+group belongs to the query that started last: its first positions may be behind those of the query before.
 """
 
 import time
@@ -16,7 +16,7 @@ from penstock.spark.connections import run
 from penstock.spark.options import Target
 from penstock.spark.positions import Numbers, Positions, Watch
 
-# A partition that is being pushed to is passed over, and told with the next batch. Only who will not come again waits.
+# A partition that is being pushed to is skipped, and reported with the next batch. Only a query that ends waits for it.
 _BUSY_PAUSE = 0.05
 _BUSY_SECONDS = 2.0
 
@@ -28,34 +28,34 @@ class Progress:
         self._target = target
         self._group = group
         self._watch = watch
-        self._told: Positions | None = None
+        self._reported: Positions | None = None
         self._owns = False
 
-    def tell(self, positions: Positions, lineage: int | None, *, wait: bool = False) -> None:
-        """Advance the group to where everything is done; with `wait`, also where somebody holds a partition.
+    def report(self, positions: Positions, lineage: int | None, *, wait: bool = False) -> None:
+        """Advance the group to these positions; with `wait`, also in partitions that somebody is pushing to.
 
-        The lineage says whose progress it is, where there is one.
+        `lineage` is the reader's lineage of snapshots, if it has one.
         """
-        if self._group is None or self._told is positions:
+        if self._group is None or self._reported is positions:
             return
         ids, offsets = positions.ids, positions.offsets
-        if self._told is not None:
-            changed = self._told.get(ids, np.full(len(ids), -1, dtype=np.int64)) != offsets
+        if self._reported is not None:
+            changed = self._reported.get(ids, np.full(len(ids), -1, dtype=np.int64)) != offsets
             ids, offsets = ids[changed], offsets[changed]
         deadline = time.monotonic() + (_BUSY_SECONDS if wait else 0)
         while len(ids) and self._advance(ids, offsets, lineage):
             if time.monotonic() >= deadline:
                 return
             time.sleep(_BUSY_PAUSE)
-        self._told = positions
+        self._reported = positions
         self._owns = self._owns or (lineage is not None and len(ids) > 0)
 
     def _advance(self, ids: Numbers, offsets: Numbers, lineage: int | None) -> int:
-        """Return how many partitions were busy."""
+        """Advance the group; return the number of busy partitions."""
         places = self._watch.places(ids)
         by_queue: defaultdict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         for number, offset in zip(ids.tolist(), offsets.tolist(), strict=True):
-            # A partition that was deleted has no name any more, and no lag.
+            # A deleted partition has no name and no lag.
             if number in places:
                 numbers, reached = by_queue[places[number].queue]
                 numbers.append(number)
@@ -63,7 +63,7 @@ class Progress:
         assert self._group is not None  # noqa: S101
         busy = 0
         for queue, (numbers, reached) in by_queue.items():
-            # A queue that was deleted has no lag either; whether that is an error, who looks at its partitions decides.
+            # A deleted queue has no lag either; whether that is an error is decided where its partitions are read.
             with suppress(NotFound):
                 call = AdvanceReader(queue, self._group, numbers, reached, lineage, not self._owns)
                 busy += run(self._target, call).busy

@@ -10,12 +10,12 @@ from penstock.broker.operations.ranges import ReadRanges
 from penstock.broker.places import Place
 from penstock.errors import InvalidInput
 from penstock.spark import archives
-from penstock.spark.aside import Aside
 from penstock.spark.connections import START_PATIENCE, run
 from penstock.spark.filters import Narrowing
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import PAGE_BYTES, Page, Task, plan
 from penstock.spark.positions import Numbers, Spans, Watch, data_lost
+from penstock.spark.rejecting import RejectedMessages
 from penstock.spark.signing import signs_errors
 
 # Ranges in one call: each costs little, and all of them an answer that has to be held.
@@ -24,7 +24,7 @@ _MOST_RANGES = 4096
 
 @signs_errors
 class BatchReader(DataSourceReader):
-    """Reads from startingOffsets to endingOffsets; Spark filters what comes of it."""
+    """Reads from startingOffsets to endingOffsets; Spark applies the filters."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -45,9 +45,9 @@ class BatchReader(DataSourceReader):
         return tasks or [Task([])]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read what one task was dealt."""
+        """Read the pages of one task."""
         assert isinstance(partition, Task)  # noqa: S101
-        return read_task(self.options, partition, Aside(self.options, None, partition))
+        return read_task(self.options, partition, RejectedMessages(self.options, None, partition))
 
     def _narrowed(self, watch: Watch, spans: Spans, starts: Numbers, stops: Numbers) -> tuple[Numbers, Numbers]:
         narrowing = self.narrowing
@@ -70,7 +70,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """The same, where Spark hands over its filters."""
+    """The same, with filters that Spark pushes down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take the filters that are ranges; return the others."""
@@ -78,24 +78,24 @@ class FilteringReader(BatchReader):
         return left
 
 
-def read_task(options: ReadOptions, task: Task, aside: Aside) -> Iterator[Any]:
+def read_task(options: ReadOptions, task: Task, rejected: RejectedMessages) -> Iterator[Any]:
     """Yield a record batch for every few megabytes of a task's pages, parsed where a schema of the values is given.
 
-    What cannot be parsed, or is known to fail, is put aside.
+    What cannot be parsed, or is known to fail, is rejected.
     """
     batches = messages(options, task)
     if task.poison:
-        batches = map(aside.without_poison, batches)
+        batches = map(rejected.without_poison, batches)
     if options.value_schema is None:
         return batches
     from penstock.spark.parsing import Parser, parsed
 
     parser = Parser(options.value_schema, options.message_column, with_value=options.message_value)
-    return parsed(batches, parser, aside.malformed)
+    return parsed(batches, parser, rejected.reject_malformed)
 
 
 def messages(options: ReadOptions, task: Task) -> Iterator[Any]:
-    """Yield a task's messages as they are, what is archived of them first: it is older."""
+    """Yield the messages of a task unparsed, archived ones first: they are older."""
     # Here, because the driver plans without it.
     from penstock.spark.columns import record_batch
 

@@ -1,4 +1,4 @@
-"""The columns, as one literal, and what of them can be written."""
+"""The columns of messages, and which of them can be written."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ DDL = (
     "headers STRING, timestamp TIMESTAMP NOT NULL, id STRING NOT NULL"
 )
 
-# What a row to be written may have; the rest of a row that was read tells where that one lay, and is left out.
+# The columns that are written; the other columns of a row that was read are its old place, and are left out.
 WRITTEN = ("queue", "partition", "key", "value", "headers")
 LEFT_OUT = ("offset", "timestamp", "id")
 
@@ -28,9 +28,9 @@ DEAD_COPY = ("dead_value", "dead_key", "dead_headers", "dead_timestamp", "dead_r
 def check_columns(names: Sequence[str], queue: str | None, group: str | None = None) -> None:
     """Refuse a DataFrame that cannot be written."""
     if "value" not in names:
-        raise InvalidInput(f"a row needs a value, and the columns are {', '.join(names)}: name one of them value")
+        raise InvalidInput(f"there is no column value; the columns are {', '.join(names)}: name one of them value")
     if queue is None and "queue" not in names:
-        raise InvalidInput("say where to write: give the option queue, or a column queue")
+        raise InvalidInput("there is no target: give the option queue, or a column queue")
     dead = [name for name in DEAD if name in names]
     if dead and (group is None or len(dead) < len(DEAD)):
         raise InvalidInput(f"dead letters need the option groupId and the columns {', '.join(DEAD)}")

@@ -1,4 +1,4 @@
-"""Getting a session that knows penstock: `register` for one you have, `session` for one that has it all."""
+"""Spark sessions with penstock: `register` adds it to a session, `session` makes one."""
 
 import os
 import re
@@ -80,7 +80,7 @@ def session(
 
 
 def _ensure_python(spark: "SparkSession") -> None:
-    """See to it that the Python of Spark's processes is one that has penstock.
+    """Make Spark's processes use a Python that has penstock.
 
     Unless PYSPARK_PYTHON says otherwise, Spark starts the first `python3` on PATH, which in a virtualenv that was not
     activated is another one than that which runs this.
@@ -120,7 +120,7 @@ def _has_penstock(python: str) -> bool:
 
 
 def _most_tasks(spark: "SparkSession") -> int:
-    """Return how many tasks are enough for a reading: three for each core, so that a slow one holds up little."""
+    """Return the number of tasks to read with: three for each core, so that a slow one delays little."""
     from pyspark.errors import PySparkException
 
     from penstock.spark.options import MOST_TASKS
@@ -159,7 +159,7 @@ def prepared(master: str) -> Iterator[None]:
 
 
 def check_version(version: str) -> None:
-    """Refuse a Spark that is too old, by name."""
+    """Raise an error if Spark is too old."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is None or (int(numbers[1]), int(numbers[2])) < MINIMUM_SPARK:
         wanted = ".".join(map(str, MINIMUM_SPARK))

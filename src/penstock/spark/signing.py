@@ -1,8 +1,8 @@
-"""Errors of the source and of the sink are signed, so that whoever runs a query can tell them from all others.
+"""Signs the errors of the source and of the sink, so that the supervisor of a query can tell them from all others.
 
 Across Spark's processes an exception is a text, and so is what a user's function raises, which may quote a message word
-for word. A decision is taken only on lines that begin with a sign: one that whoever starts the query makes up, and that
-only the options of its source and of its sink have.
+for word. A decision is taken only on lines that begin with a sign: a random text that is made when the query starts
+and that only the options of its source and its sink have.
 
 The text must be one that UTF-8 can encode: PySpark cannot send any other, and Spark would wait for it for ever. What
 cannot be encoded is escaped. Workers that run users' functions have `penstock.spark.daemon` for this; those that plan
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def new_sign() -> str:
-    """Return a sign that nobody can guess."""
+    """Return a random sign."""
     return f"penstock-{token_hex(16)}"
 
 

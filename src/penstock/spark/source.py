@@ -1,6 +1,6 @@
-"""Where Spark comes in: the data source named penstock, which only says who does what.
+"""The data source named penstock: it returns the readers and writers for what Spark asks.
 
-Spark makes it anew in a process for each step of a query, some of them for each batch. So each step imports what it
+Spark makes it again in a process for each step of a query, some of them for each batch. So each step imports what it
 needs itself.
 """
 
@@ -21,7 +21,7 @@ from penstock.spark.signing import signs_errors
 
 @signs_errors
 class PlainSource(DataSource):
-    """The source for sessions in which Spark keeps its filters to itself."""
+    """The source for sessions in which Spark does not push filters down."""
 
     # A session registers a class of its own that has its number: where a query is planned, nobody knows the cores.
     most_tasks = MOST_TASKS
@@ -61,7 +61,7 @@ class PlainSource(DataSource):
         from penstock.spark.writing import BatchWriter
 
         if overwrite:
-            raise InvalidInput("a log is appended to: use mode('append')")
+            raise InvalidInput("penstock supports appending only: use mode('append')")
         options = self._write_options(schema)
         require_database(options.target)
         return BatchWriter(options)
@@ -71,7 +71,7 @@ class PlainSource(DataSource):
         from penstock.spark.writing import StreamWriter
 
         if overwrite:
-            raise InvalidInput("a log is appended to: use outputMode('append')")
+            raise InvalidInput("penstock supports appending only: use outputMode('append')")
         options = self._write_options(schema)
         if options.name is not None:
             raise InvalidInput("batchName is for batches: a stream has its checkpoint")
@@ -86,7 +86,7 @@ class PlainSource(DataSource):
 
 @signs_errors
 class PenstockSource(PlainSource):
-    """The source for sessions in which Spark hands over its filters."""
+    """The source for sessions in which Spark pushes filters down."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch and takes filters."""

@@ -1,8 +1,8 @@
-"""Reading a stream. Spark's checkpoint holds the id of a snapshot; the positions themselves lie in the database.
+"""Reads a stream. Spark's checkpoint has the id of a snapshot; the positions themselves are in the database.
 
-So a checkpoint of a hundred thousand partitions is as small as one of ten. A snapshot says what the batch that ends at
-it reads. Where a query comes back to a snapshot that has a next one already, because its checkpoint went back, it is
-given that very one again: the same messages under the same epoch, whichever sink that epoch may have reached.
+So a checkpoint of a hundred thousand partitions is as small as one of ten. A snapshot is what the batch that ends at it
+reads. If a query returns to a snapshot that already has a next one, because its checkpoint went back, it gets that one
+again: the same messages in the same epoch, which some sink may have.
 """
 
 import time
@@ -33,7 +33,6 @@ from penstock.broker.operations.ranges import (
 from penstock.broker.ranges import SnapshotName
 from penstock.errors import InvalidInput
 from penstock.spark.admission import admit
-from penstock.spark.aside import Aside
 from penstock.spark.connections import START_PATIENCE, run
 from penstock.spark.jobs import current_job
 from penstock.spark.options import COMMITTED, EARLIEST, ReadOptions
@@ -41,6 +40,7 @@ from penstock.spark.planning import Task, plan
 from penstock.spark.positions import Numbers, Positions, Spans, Watch, data_lost, numbers
 from penstock.spark.progress import Progress
 from penstock.spark.reading import read_task
+from penstock.spark.rejecting import RejectedMessages
 from penstock.spark.signing import signs_errors
 
 # With nothing to do Spark asks some 85 times a second; it waits here instead.
@@ -78,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._positions = _NOTHING
         self._saved: tuple[int, SnapshotName, tuple[Numbers, Numbers, Numbers]] | None = None
 
-    # A task gets this object too; what the driver remembers is none of its business.
+    # Tasks get this object too, without the state of the driver.
     def __getstate__(self) -> ReadOptions:
         return self.options
 
@@ -86,17 +86,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__init__(options)  # type: ignore[misc]
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        """Return the beginning of every query; where that is, the first snapshot says."""
+        """Return the offset at which every query begins; the first snapshot has its positions."""
         return _ORIGIN
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember where the partitions end now: this run goes no further."""
+        """Store the heads of the partitions now: this run reads no further."""
         # Whether queues may be missing, the first look of a new query decides.
         spans = self._watch.look(skip_missing=True, patience=START_PATIENCE)
         self._until = Positions(spans.ids, spans.heads)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit that the options set; a trigger that wants all at once says so instead."""
+        """Return the limit that the options set; a trigger for all available messages overrides it."""
         if self.options.max_offsets is not None:
             return ReadMaxRows(self.options.max_offsets)
         if self.options.max_bytes is not None:
@@ -112,10 +112,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._load(before)
             following = run(self.options.target, GetNextSnapshot(before.snapshot_id))
             if following is not None:
-                self._progress.tell(self._positions, self._lineage)
+                self._progress.report(self._positions, self._lineage)
                 return _offset(following)
         self._keep(before)
-        self._progress.tell(self._positions, self._lineage)
+        self._progress.report(self._positions, self._lineage)
         began = time.monotonic()
         paced = self._nothing_at is not None and began > self._nothing_at + _AT_ONCE
         deadline = began + (0 if paced or self._until is not None else _POLL_SECONDS)
@@ -130,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             now = time.monotonic()
             if now >= deadline:
                 self._nothing_at = now
-                self._progress.tell(self._positions, self._lineage, wait=self._until is not None)
+                self._progress.report(self._positions, self._lineage, wait=self._until is not None)
                 return start
             time.sleep(min(max(_POLL_PAUSE, 2 * (now - began)), max(deadline - now, 0.001)))
 
@@ -142,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = plan(self.options, self._watch, ids, starts, stops)
         if sum(task.messages for task in tasks) < int((stops - starts).sum()):
             tasks = plan(self.options, self._watch, ids, *self._present(ids, starts, stops))
-        # What was lost is told to the sink as well: an epoch reads its snapshot, whatever is left of that.
+        # The sink gets the whole snapshot, lost messages included: an epoch reads its snapshot, whatever is left of it.
         tasks = tasks or [Task([])]
         for index, task in enumerate(tasks):
             task.snapshot, task.first = end["snapshot"], index == 0
@@ -168,9 +168,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if partition.first and partition.snapshot is not None and job is not None:
             note = NoteEpoch(job.writer, job.run, job.epoch, partition.snapshot)
             run(self.options.target, note)
-        aside = Aside(self.options, job, partition)
-        yield from read_task(self.options, partition, aside)
-        aside.close()
+        rejected = RejectedMessages(self.options, job, partition)
+        yield from read_task(self.options, partition, rejected)
+        rejected.close()
 
     def commit(self, end: Offset) -> None:
         """Do nothing: it lags a batch behind and misses the last one; `latestOffset` knows more."""
@@ -202,12 +202,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         timed = self.options.starting_time or self.options.starting_times
         if not len(ids) and self.options.starting in (EARLIEST, COMMITTED) and not timed:
             # Nothing to settle: the beginning is the same whenever we look.
-            self._progress.tell(begins, None)
+            self._progress.report(begins, None)
             if self._until is None:
                 time.sleep(_POLL_SECONDS)
             return _ORIGIN
         saved = self._save(None, ids, starts, ends)
-        self._progress.tell(begins, self._lineage)
+        self._progress.report(begins, self._lineage)
         return saved
 
     def _too_few(self, spans: Spans, limit: ReadLimit) -> bool:
@@ -329,5 +329,5 @@ def _name(offset: Offset) -> SnapshotName:
         return SnapshotName(int(offset["snapshot"]), str(offset["token"]))
     except (KeyError, TypeError, ValueError):
         raise InvalidInput(
-            f"the checkpoint has offset {offset!r}, which is none of penstock's: it belongs to another source"
+            f"the checkpoint has offset {offset!r}, which is not penstock's: it belongs to another source"
         ) from None

@@ -1,7 +1,7 @@
 """Writing: tasks stage packed segments, and one transaction publishes what all of them have staged.
 
-A stage belongs to one attempt of one task. What the driver publishes are the attempts that Spark says count, once for
-each epoch of a query; a batch is a query of one epoch. What nobody publishes is removed.
+A stage belongs to one attempt of one task. The driver publishes the attempts that Spark has committed, once for
+each epoch of a query; a batch is a query of one epoch. Stages that are not published are removed.
 """
 
 import json
@@ -188,7 +188,7 @@ class _Sender:
 def reading(checkpoint: str | None, epoch: int) -> str | None:
     """Return what all sources of an epoch read, as Spark wrote it to a checkpoint in a folder of this machine.
 
-    Sources in this database note what they read; of others, Kafka or a penstock elsewhere, nobody else tells. Of files
+    Sources in this database record what they read; other sources, Kafka or another penstock, do not. Of files
     the offset is a mere number, and which files it stands for is written beside it.
     """
     if checkpoint is None or (":" in checkpoint and not checkpoint.startswith("file:")):

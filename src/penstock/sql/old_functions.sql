@@ -1,7 +1,7 @@
--- Drops functions that this version no longer has, whichever version wrote them. One whose parameters changed is a new function beside the old one,
--- and calls with defaults would fit both. What the migrate that is under way has just written bears its own
--- transaction's number, or a later one where psql sets savepoints (ON_ERROR_ROLLBACK); the schema is penstock's alone, so
--- all others are its own old ones.
+-- Drops functions that this version does not have. A function whose parameters changed is a new function beside the
+-- old one, and calls with defaults would match both. The functions that the current migrate has just written have its
+-- own transaction id, or a later one where psql sets savepoints (ON_ERROR_ROLLBACK). The schema belongs to penstock
+-- alone, so all others are old ones.
 DO $$
 DECLARE
     old record;

@@ -1,6 +1,6 @@
--- The three roles of least privilege. Producers push, consumers read and consume, admins do both and all that changes or
--- removes. Tables are never granted: the functions are the way in, and they check. The grants themselves follow: they are made of the
--- lines "Granted to" in the headers of functions and views.
+-- The three roles of least privilege. Producers push, consumers read and consume, admins do both, and change and
+-- delete. Privileges on tables are never granted: the functions check what they are given. The grants that follow are
+-- made from the lines "Granted to" in the headers of functions and views.
 DO $$
 DECLARE
     role text;
@@ -17,7 +17,7 @@ $$;
 
 DO $$
 BEGIN
-    -- Only whoever owns the roles may grant them, and once is enough.
+    -- Only the owner of the roles may grant them, and once is enough.
     IF NOT pg_has_role('penstock_admin', 'penstock_producer', 'member')
        OR NOT pg_has_role('penstock_admin', 'penstock_consumer', 'member')
     THEN

@@ -151,7 +151,7 @@ def test_a_scheduled_push_a_wake_up_and_an_enrolment_that_fail_are_put_off_too(f
     for partition in ("bad", "good"):
         sql.execute("SELECT penstock.push('q', ARRAY['y'::bytea], %s, delay => 0)", (partition,))
         sql.execute(
-            "INSERT INTO penstock.doorbells SELECT partition_id, 0 FROM penstock.partitions WHERE name = %s",
+            "INSERT INTO penstock.late_wakeups SELECT partition_id, 0 FROM penstock.partitions WHERE name = %s",
             (partition,),
         )
     sql.execute("UPDATE penstock.consumer_groups SET enrolled_to = 0")
@@ -165,7 +165,7 @@ def test_a_scheduled_push_a_wake_up_and_an_enrolment_that_fail_are_put_off_too(f
         ),
     )
     sweep(sql)
-    assert {(kind, partition) for kind, partition, _ in failing(sql)} == {("doorbell", "bad"), ("scheduled", "bad")}
+    assert {(kind, partition) for kind, partition, _ in failing(sql)} == {("late_wakeup", "bad"), ("scheduled", "bad")}
     assert newest(sql, partition="good")[1] == "r"
     mutate(sql, "wake_partitions")
     retry_now(sql)

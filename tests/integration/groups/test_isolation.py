@@ -54,20 +54,20 @@ def test_a_push_from_an_old_snapshot_rings_and_the_sweep_wakes_the_partition(
     connections: Connections, sql: Connection, level: IsolationLevel, statement: str, mode: str
 ) -> None:
     assert push_from_an_old_snapshot(connections, sql, level, statement, mode) == [1]
-    assert sql.execute("SELECT count(*) FROM penstock.doorbells").fetchall() == [(0,)]
+    assert sql.execute("SELECT count(*) FROM penstock.late_wakeups").fetchall() == [(0,)]
     assert violations(sql) == {}
 
 
-def test_without_the_doorbell_such_a_push_is_lost(fresh: Connections) -> None:
+def test_without_the_late_wakeup_such_a_push_is_lost(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
     mutate(
         sql, "append_segments", ("IF current_setting('transaction_isolation') = 'read committed' THEN", "IF true THEN")
     )
     assert push_from_an_old_snapshot(fresh, sql, IsolationLevel.REPEATABLE_READ, PUSHES[0]) == []
-    assert violations(sql) == {"work_not_in_line": 1}
+    assert violations(sql) == {"work_not_ready": 1}
 
 
-def push_beside_an_unanswered_doorbell(connections: Connections, sql: Connection) -> list[int]:
+def push_beside_a_late_wakeup(connections: Connections, sql: Connection) -> list[int]:
     """A group of new messages has not heard of a push above READ COMMITTED when another push wakes it."""
     push(sql)
     run(sql, CreateGroup("q", "g", "ordered", "new"))
@@ -83,19 +83,19 @@ def push_beside_an_unanswered_doorbell(connections: Connections, sql: Connection
 def test_a_group_of_new_messages_loses_none_of_a_push_from_a_higher_level(
     connections: Connections, sql: Connection
 ) -> None:
-    assert push_beside_an_unanswered_doorbell(connections, sql) == [1, 2]
+    assert push_beside_a_late_wakeup(connections, sql) == [1, 2]
     assert violations(sql) == {}
 
 
 def test_verify_sees_a_group_that_began_after_a_message_that_was_for_it(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
     mutate(sql, "begin_partition", ("least(base_offset, penstock.offset_at(target, moment))", "base_offset"))
-    assert push_beside_an_unanswered_doorbell(fresh, sql) == [2]
+    assert push_beside_a_late_wakeup(fresh, sql) == [2]
     assert violations(sql) == {"messages_passed_over": 1}
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_doorbell_that_is_not_answered_counts_as_lag_and_is_no_fault(
+def test_a_late_wakeup_that_has_not_fired_counts_as_lag_and_is_no_fault(
     connections: Connections, sql: Connection, mode: str
 ) -> None:
     create_group(sql, mode=mode)

@@ -24,7 +24,7 @@ from .steps import (
     violations,
 )
 
-LOST = {"work_not_in_line": 1}
+LOST = {"work_not_ready": 1}
 
 
 def push_during_an_empty_pop(connections: Connections, sql: Connection, mode: str = "ordered") -> list[int]:

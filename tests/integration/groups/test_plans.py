@@ -158,7 +158,7 @@ def scans(sql: Connection) -> dict[str, tuple[int, int]]:
 
 def begin(connection: Connection, analysed: str) -> None:
     """Make queue and groups; let the planner know the tables as they are when they are empty, or have a few rows."""
-    for table in (*HOT, "queues", "consumer_groups", "doorbells"):
+    for table in (*HOT, "queues", "consumer_groups", "late_wakeups"):
         connection.execute(SQL("ALTER TABLE penstock.{} SET (autovacuum_enabled = off)").format(Identifier(table)))
     for mode in MODES:
         create_group(connection, mode, mode, max_attempts=1000)

@@ -43,8 +43,8 @@ def resync(connection: Connection) -> int:
 @pytest.mark.parametrize(
     ("damage", "found"),
     [
-        ([IDLE_WITH_WORK], "work_not_in_line"),
-        ([PLACES_LOST], "ready_without_place"),
+        ([IDLE_WITH_WORK], "work_not_ready"),
+        ([PLACES_LOST], "ready_without_entry"),
         ([PLACES_OF_NOBODY], "places_of_nobody"),
         ([LEVEL_LOST], "places_at_unknown_priority"),
         ([ALL_LOST, PLACES_LOST], "work_not_taken_up"),

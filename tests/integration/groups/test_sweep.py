@@ -106,9 +106,9 @@ def a_seek(connections: Connections, sql: Connection) -> Connection:
     return other
 
 
-def a_doorbell_of_a_locked_partition(connections: Connections, sql: Connection) -> Connection:
+def a_late_wakeup_of_a_locked_partition(connections: Connections, sql: Connection) -> Connection:
     push(sql)
-    sql.execute("INSERT INTO penstock.doorbells SELECT partition_id, 0 FROM penstock.partitions")
+    sql.execute("INSERT INTO penstock.late_wakeups SELECT partition_id, 0 FROM penstock.partitions")
     other = connections.open()
     other.execute(LOCK_PARTITION, ("p",))
     return other
@@ -130,7 +130,7 @@ HOLDERS = [
     a_late_ack_of_a_partition_that_was_parked,
     a_pop_with_auto_ack,
     a_seek,
-    a_doorbell_of_a_locked_partition,
+    a_late_wakeup_of_a_locked_partition,
     a_group_whose_settings_change,
 ]
 

@@ -189,7 +189,7 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
     (
         "a group is idle where there are messages",
         [f"UPDATE penstock.journal SET committed = 29, claimed_to = 29 WHERE {of('idle')}"],
-        {"work_not_in_line"},
+        {"work_not_ready"},
     ),
     (
         "a group does not know a partition",
@@ -199,7 +199,7 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
         ],
         {"work_not_taken_up"},
     ),
-    ("a place in line is missing", ["DELETE FROM penstock.ready WHERE lo IS NULL"], {"ready_without_place"}),
+    ("a place in line is missing", ["DELETE FROM penstock.ready WHERE lo IS NULL"], {"ready_without_entry"}),
     (
         "a place in line is nobody's",
         [

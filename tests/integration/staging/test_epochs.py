@@ -108,7 +108,7 @@ def test_a_failure_leaves_neither_messages_nor_dead_letters_nor_progress(sql: Co
 def test_a_query_of_another_checkpoint_publishes_nothing(sql: Connection, source: Client) -> None:
     sql.execute("SELECT penstock.register_flow('flow', 'TRANSFORM', '{in}', '{q}', 's', 'c', '{}', '{}', '{}')")
     publish(sql, {stage(sql, {"p": ["a"]}): 1})
-    with pytest.raises(CheckpointRefused, match='flow "flow" goes on with query query'):
+    with pytest.raises(CheckpointRefused, match='flow "flow" belongs to query query'):
         publish(sql, {stage(sql, {"p": ["b"]}, writer="other"): 1}, writer="other")
     assert read(sql) == ["a"]
 
@@ -168,7 +168,7 @@ def test_what_is_admitted_is_warm_and_the_rest_cold(sql: Connection, source: Cli
 def test_a_flow_that_runs_is_not_forgotten(sql: Connection, client: Client) -> None:
     sql.execute("SELECT penstock.register_flow('flow', 'TRANSFORM', '{}', '{}', 's', 'c', '{}', '{}', '{}')")
     sql.execute("SELECT penstock.heartbeat_flow('flow', 'a', 'running')")
-    with pytest.raises(PenstockError, match="in the hands of a supervisor"):
+    with pytest.raises(PenstockError, match="is being run by a supervisor"):
         client.forget_flow("flow")
     sql.execute("SELECT penstock.heartbeat_flow('flow', 'a', 'stopped')")
     client.forget_flow("flow")

@@ -341,7 +341,7 @@ def test_without_the_writers_lock_the_second_publication_fails(connections: Conn
         mutate(
             sql,
             "publish_stages",
-            ("    PERFORM pg_advisory_xact_lock(penstock.sink_lock_class(), hashtext(writer));\n", ""),
+            ("    PERFORM pg_advisory_xact_lock(1885695604, hashtext(writer));\n", ""),
         )
         first, second = own.open(), own.open(autocommit=True)
         number = stage(sql, {"p": ["a"]})

@@ -276,7 +276,7 @@ def test_a_group_follows_the_query_that_started_last_and_refuses_the_other(sql: 
     assert told(sql, 8, 1, starts=True) == (1, 0)
     assert told(sql, 2, 2, starts=True) == (1, 0)
     assert lag(sql) == 8
-    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="follows another query by now"):
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="was taken over by another query"):
         told(sql, 9, 1)
     assert told(sql, 3, 2) == (1, 0)
     assert lag(sql) == 7

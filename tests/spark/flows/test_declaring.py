@@ -133,7 +133,7 @@ def test_a_file_without_flows_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_has_the_name_of_a_module_is_refused(tmp_path: Path) -> None:
     (tmp_path / "queue.py").write_text("")
-    with pytest.raises(InvalidInput, match="call the file otherwise"):
+    with pytest.raises(InvalidInput, match="rename the file"):
         load(tmp_path / "queue.py")
 
 

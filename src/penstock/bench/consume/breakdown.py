@@ -133,7 +133,7 @@ def _functions(url: str, relaxed: str, calls: int) -> list[Function]:
         with Client(with_options(relaxed, "-c track_functions=all")) as client:
             for _ in range(calls):
                 _take(client)
-        # Sessions that end tell their counts, a moment later.
+        # Sessions report their counts a moment after they end.
         until = time.monotonic() + _PATIENCE
         found = _counted(connection)
         while time.monotonic() < until and max((row[1] for row in found), default=0) < calls:

@@ -171,7 +171,7 @@ class Run:
     def _push(self, side: Side, case: Case) -> float:
         programs = side.programs.first(case.workers)
         for number, program in enumerate(programs):
-            program.tell("open", way="push", url=side.url, queue="pushed", partition=f"p{number}")
+            program.send("open", way="push", url=side.url, queue="pushed", partition=f"p{number}")
         for program in programs:
             program.answer()
         return run_all(programs, self._plan.seconds, 1 << 30)

@@ -1,4 +1,4 @@
-"""A process that fills queues and consumes them, told by lines of JSON on its standard input.
+"""A process that fills queues and consumes them, controlled by lines of JSON on its standard input.
 
 It is run by the interpreter of this checkout and by that of an earlier one. So it imports nothing of the benchmark, and
 of penstock only what applications use.

@@ -20,7 +20,7 @@ from penstock.bench.plan import Ratio
 from penstock.bench.programs import Program, Programs
 from penstock.errors import PenstockError
 
-# Each by its way and by what the client is told about `notify`.
+# Each by its way and by the setting `notify`.
 CONTENDERS: dict[str, tuple[str, bool | None]] = {
     "round trip": ("round trip", None),
     "one way": ("one way", None),

@@ -2,8 +2,8 @@
 --
 -- Nothing here has a row per message: a range is as much of a partition as one row group of a file holds.
 
--- A run of `penstock archive`, known before it writes its first file, so that what it leaves behind can be told from the
--- files of others. It counts once `recorded_at` is set. One that was given up can never be recorded.
+-- A run of `penstock archive`, known before it writes its first file, so that the files it leaves behind can be told
+-- from those of others. It counts once `recorded_at` is set. A run that was given up can never be recorded.
 CREATE TABLE penstock.archives (
     archive_id  bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id    integer     NOT NULL,
@@ -26,8 +26,8 @@ CREATE TABLE penstock.archive_files (
 );
 CREATE INDEX archive_files_by_archive ON penstock.archive_files (archive_id);
 
--- What is archived of a partition: the messages from `start_offset` to `stop_offset` are the rows from `first_row` on of
--- one row group of a file. `unbroken_from` is the first offset from which on nothing is missing up to here.
+-- What is archived of a partition: the messages from `start_offset` to `stop_offset` are the rows from `first_row` on
+-- of one row group of a file. `unbroken_from` is the first offset from which on nothing is missing up to here.
 CREATE TABLE penstock.archived (
     partition_id  bigint      NOT NULL,
     start_offset  bigint      NOT NULL,

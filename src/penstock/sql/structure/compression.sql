@@ -1,5 +1,6 @@
--- How columns are compressed that gain by it: with lz4 where this server has it, not at all where it has only pglz, which
--- costs more than it gains. Applied by every migrate, so that a server that gained lz4 since is used to the full.
+-- How columns are compressed that gain by it: with lz4 where this server has it, not at all where it has only pglz,
+-- which costs more than it gains. Applied by every migrate, so that a server that gained lz4 since is used to the
+-- full.
 
 DO $$
 DECLARE

@@ -33,14 +33,14 @@ CREATE TABLE penstock.actions (
 );
 CREATE INDEX actions_by_class ON penstock.actions (action_class);
 
--- The status of each flow, from its supervisor's last heartbeat. Updated in place, and rarely; the free space keeps that
--- cheap. `late_rows` is how many rows came behind the watermark, so that Spark dropped them.
+-- The status of each flow, from its supervisor's last heartbeat. Updated in place, and rarely; the free space keeps
+-- that cheap. `late_rows` is how many rows came behind the watermark, so that Spark dropped them.
 CREATE TABLE penstock.flow_states (
     flow_name       text             NOT NULL,
     supervisor      text             NOT NULL,
     state           text             NOT NULL,
     since           timestamptz      NOT NULL DEFAULT clock_timestamp(),
-    heartbeat_at         timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    heartbeat_at    timestamptz      NOT NULL DEFAULT clock_timestamp(),
     failures        integer          NOT NULL DEFAULT 0,
     error           text,
     retry_at        timestamptz,
@@ -58,7 +58,7 @@ WITH (fillfactor = 50);
 -- Dead letters of an epoch that is not published. The messages themselves are still in the log. One that a source
 -- found counts whichever attempt of its task found it: it depends on nothing but the message. One of a sink counts with
 -- its stage. A message that is archived and gone from the log cannot be copied from there: what its dead letter needs
--- (`payload` to `created_at`) is kept by whoever has read it. `row_ids`: as in `dead_letters`.
+-- (`payload` to `created_at`) is stored by the task that has read it. `row_ids`: as in `dead_letters`.
 CREATE TABLE penstock.staged_dead_letters (
     stage_id       bigint      NOT NULL,
     partition_id   bigint      NOT NULL,

@@ -5,15 +5,15 @@
 
 \ir ../internal/common/group_settings_problem.sql
 
--- `enrolled_to` is how far a new group has taken up the partitions that were there before it; null: all of them.
--- `enrol_again`: some were locked in this round, so another one follows.
--- `awaited`: the transactions that held the shared lock of the queue when the group could first be seen: they may push
--- without knowing of it. Null before they were looked up, empty once all of them have ended. `created_in`: the transaction
--- that created the group; while it has not ended, nobody else can know of the group.
--- An external group is read by somebody who keeps positions of his own, as Spark does in its checkpoint, and reports them. It
--- has lag and holds retention like any other, and nobody can pop with it. `lineage` is the lineage of snapshots whose progress
--- it is: another one that takes the group over is written here, and the former is refused, because a group with two readers
--- would let retention drop what the slower has to read.
+-- `enrolled_to`: the last partition, of those that existed before the group, that is enrolled; null: all of them are.
+-- `enrol_again`: some were locked in this round, so another one follows. `awaited`: the transactions that held the
+-- shared lock of the queue when the group could first be seen: they may push without seeing it. Null before they were
+-- looked up, empty after all of them have ended. `created_in`: the transaction that created the group; until it ends,
+-- nobody else can see the group.
+-- An external group is read by a reader that keeps its own positions, as Spark does in its checkpoint, and reports
+-- them. It has lag and holds retention like any other, and nobody can pop with it. `lineage` is the reader's lineage of
+-- snapshots. A reader that takes the group over is written here, and the former one gets an error: with two readers,
+-- retention would drop messages that the slower one has not read.
 -- `limited_at`: as in `queues`.
 CREATE TABLE penstock.consumer_groups (
     group_id     integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -40,8 +40,8 @@ CREATE TABLE penstock.consumer_groups (
 );
 CREATE INDEX consumer_groups_enrolling ON penstock.consumer_groups (group_id) WHERE enrolled_to IS NOT NULL;
 
--- Where a group that does not read all there is began in a partition. Only `verify` looks: nothing that was pushed since the
--- group came into being may lie before.
+-- Where a group with a subscription other than 'all' began in a partition. Only `verify` reads it: messages that were
+-- pushed after the group was created must not be below.
 CREATE TABLE penstock.beginnings (
     group_id     integer NOT NULL,
     partition_id bigint  NOT NULL,
@@ -49,11 +49,11 @@ CREATE TABLE penstock.beginnings (
     CONSTRAINT beginnings_pkey PRIMARY KEY (group_id, partition_id)
 );
 
--- The letters of `state` are those of state_name, and no others: i(dle), r(eady, in the ready list), c(laimed), t(imed,
--- waits for due_at), p(arked, looked at once more at due_at).
--- `attempt` counts the deliveries of the message at `committed`. After a failure, messages below `narrow_to` are
--- delivered one by one; each of them was delivered `narrow_attempt` times before. `claimed_at` is when a claim was handed
--- out, in the rows that renew it or acknowledge a part of it: the sweep trims the first one.
+-- The letters of `state` are those of state_name, and no others: i(dle), r(eady, in the ready list), c(laimed),
+-- t(imed, waits for due_at), p(arked, looked at once more at due_at). `attempt` counts the deliveries of the message
+-- at `committed`. After a failure, messages below `narrow_to` are delivered one by one; each of them was delivered
+-- `narrow_attempt` times before. `claimed_at` is when a claim was handed out, in the rows that renew it or
+-- acknowledge a part of it: the sweep trims the first one.
 CREATE TABLE penstock.journal (
     group_id       integer     NOT NULL,
     partition_id   bigint      NOT NULL,
@@ -101,8 +101,8 @@ WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX ready_ranges ON penstock.ready (group_id, partition_id, lo) WHERE lo IS NOT NULL;
 
 -- The ranges of shared groups that somebody holds, or that wait for a backoff to end (no lease). A row is its own
--- mutex: it is inserted by a pop and deleted by whoever ends it, ack, nack or sweep. `alone`: it was handed out with one
--- message, so that one is known to be what failed.
+-- mutex: it is inserted by a pop and deleted by whoever ends it, ack, nack or sweep. `alone`: it was handed out with
+-- one message, so that one is known to be what failed.
 CREATE TABLE penstock.claims (
     group_id     integer     NOT NULL,
     partition_id bigint      NOT NULL,
@@ -132,16 +132,16 @@ CREATE TABLE penstock.skips (
     CONSTRAINT skips_range_is_not_empty CHECK (lo < hi)
 );
 
--- Pushes of callers above READ COMMITTED, who may see an old state of the groups: the sweep wakes for them.
-CREATE TABLE penstock.doorbells (
+-- Pushes of callers above READ COMMITTED, who may see an old state of the groups: the next sweep wakes the groups.
+CREATE TABLE penstock.late_wakeups (
     partition_id bigint NOT NULL,
     base_offset  bigint NOT NULL,
-    CONSTRAINT doorbells_pkey PRIMARY KEY (partition_id, base_offset)
+    CONSTRAINT late_wakeups_pkey PRIMARY KEY (partition_id, base_offset)
 );
 
--- What exhausted its attempts, with a copy of the message: retention cannot take it away. `traceback` is where in the
--- handler it failed for the last time. A row of a flow that is made of several messages makes dead letters of all of them;
--- redriven, they shall make that row again and no other, so each knows by `row_ids` which rows it failed with.
+-- Messages whose attempts are used up, as copies: retention does not delete them. `traceback` is that of the last
+-- failure in the handler. If a row of a flow that is made of several messages fails, all of them become dead letters;
+-- redriven, they must make only that row again, so `row_ids` are the rows that each failed with.
 CREATE TABLE penstock.dead_letters (
     dead_letter_id bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id       integer     NOT NULL,

@@ -26,9 +26,10 @@ CREATE TABLE penstock.database_settings (
 \ir ../internal/common/effective_settings.sql
 \ir ../internal/common/name_problem.sql
 
--- `config` holds what somebody set; `settings` is the same with every default filled in. `priorities` are the levels that
--- partitions of the queue have or had, highest first: pop looks at each without searching for them. `limited_at` is since
--- when the queue allows as many attempts as it does now, so that `verify` can tell what was delivered under another limit.
+-- `config` holds what somebody set; `settings` is the same with every default filled in. `priorities` are the levels
+-- that partitions of the queue have or had, highest first: pop looks at each without searching for them. `limited_at`
+-- is since when the queue allows as many attempts as it does now, so that `verify` can tell what was delivered under
+-- another limit.
 CREATE TABLE penstock.queues (
     queue_id    integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name        text        NOT NULL,
@@ -43,8 +44,8 @@ CREATE TABLE penstock.queues (
     CONSTRAINT queues_config_is_valid CHECK (penstock.settings_problem(config) IS NULL)
 );
 
--- Locked by every push and updated by none: the row is the partition's mutex. A private lane is a partition that one group
--- alone sees (`lane_of`): redriven dead letters go there.
+-- Locked by every push and updated by none: the row is the partition's mutex. A private lane is a partition that one
+-- group alone sees (`lane_of`): redriven dead letters go there.
 CREATE TABLE penstock.partitions (
     partition_id bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id     integer     NOT NULL,
@@ -69,7 +70,7 @@ CREATE TABLE penstock.partitions (
 -- and `run_times` say how many messages share which time.
 -- A segment without a body is a stub: retention dropped its messages and kept its place, so that the head of the
 -- partition is never forgotten.
--- There are no CHECKs: PostgreSQL prepares each one anew for every insert, which cost a sixth of a push. The functions
+-- There are no CHECKs: PostgreSQL prepares each one again for every insert, which cost a sixth of a push. The functions
 -- that write segments refuse what is wrong, and `verify` looks.
 CREATE TABLE penstock.segments (
     partition_id    bigint        NOT NULL,
@@ -89,7 +90,7 @@ CREATE TABLE penstock.segments (
     CONSTRAINT segments_pkey PRIMARY KEY (partition_id, base_offset)
 )
 -- Segments of 2 KB and more lie outside their row: Spark's sink publishes by changing keys, and what lies in the row is
--- written anew with it. PostgreSQL moves nothing out of smaller rows.
+-- written again with it. PostgreSQL moves nothing out of smaller rows.
 WITH (toast_tuple_target = 2040);
 -- What is packed already gains nothing from compression. The other columns depend on the server: see compression.sql.
 ALTER TABLE penstock.segments
@@ -105,8 +106,8 @@ CREATE TABLE penstock.trimmed (
     CONSTRAINT trimmed_pkey PRIMARY KEY (partition_id)
 );
 
--- A reader with positions of its own finds a partition gone, and must know whether it had read it to the end. Kept for 30
--- days, and only of queues that have such a reader.
+-- A reader with positions of its own finds a partition gone, and must know whether it had read it to the end. Kept
+-- for 30 days, and only of queues that have such a reader.
 CREATE TABLE penstock.deleted_partitions (
     partition_id bigint      NOT NULL,
     head_offset  bigint      NOT NULL,
@@ -114,8 +115,8 @@ CREATE TABLE penstock.deleted_partitions (
     CONSTRAINT deleted_partitions_pkey PRIMARY KEY (partition_id)
 );
 
--- When maintenance last looked at all partitions, so that the next pass knows what has come since. One row, or none before
--- the first pass. `began_at` is when the pass under way began, `looked_at` when the last complete one began.
+-- When maintenance last looked at all partitions, so that the next pass knows what has come since. One row, or none
+-- before the first pass. `began_at` is when the current pass began, `looked_at` when the last complete one began.
 CREATE TABLE penstock.maintenance (
     one       boolean     NOT NULL DEFAULT true,
     began_at  timestamptz NOT NULL DEFAULT '-infinity',

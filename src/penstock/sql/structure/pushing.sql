@@ -1,6 +1,6 @@
--- Pushing: what a push may ask for beyond being stored: to be repeated safely, to come later, to count once.
+-- Pushing: what a push may have beyond messages: a stamp to be repeated safely, a delay, dedupe ids.
 
--- Messages that are kept aside until they are due: a packed segment that has no offset yet. The sweep deletes the row
+-- Scheduled messages: a packed segment that has no offset until it is due. The sweep deletes the row
 -- and appends the segment in one transaction, so it gets its offset once. Messages with a
 -- dedupe id have it in `dedupe_ids`, and their position in the segment in `dedupe_positions`.
 CREATE SEQUENCE penstock.scheduled_seq;

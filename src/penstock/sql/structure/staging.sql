@@ -13,7 +13,7 @@ CREATE TABLE penstock.stages (
 );
 CREATE INDEX stages_by_writer ON penstock.stages (writer, epoch);
 
--- Where the staged segments shall go, a row per call: segment `first_ordinal` + i goes to the i-th names.
+-- The queues and partitions of staged segments, a row per call: segment `first_ordinal` + i goes to the i-th names.
 CREATE TABLE penstock.staged (
     stage_id        bigint      NOT NULL,
     first_ordinal   bigint      NOT NULL,
@@ -24,7 +24,8 @@ CREATE TABLE penstock.staged (
     CONSTRAINT staged_pkey PRIMARY KEY (stage_id, first_ordinal)
 );
 
--- The runs of a writer, in the order in which they were first seen: only the newest may publish. `owner` is who began it.
+-- The runs of a writer, in the order in which they were first seen: only the newest may publish. `owner` is who began
+-- it.
 CREATE TABLE penstock.sink_runs (
     writer     text        NOT NULL,
     run        text        NOT NULL,
@@ -34,9 +35,9 @@ CREATE TABLE penstock.sink_runs (
     CONSTRAINT sink_runs_pkey PRIMARY KEY (writer, run)
 );
 
--- The ledger: which epochs are published, and how far their sources were read. `target` is the queue that the sink was given,
--- empty where each row names its own; `reading` the offsets of all sources as Spark's checkpoint has them, where the sink
--- could read it; `queues` those that the query has written to so far.
+-- The ledger: which epochs are published, and how far their sources were read. `target` is the queue that the sink
+-- was given, empty where each row names its own; `reading` the offsets of all sources as Spark's checkpoint has them,
+-- where the sink could read it; `queues` those that the query has written to so far.
 CREATE TABLE penstock.sink_commits (
     writer       text        NOT NULL,
     epoch        bigint      NOT NULL,
@@ -54,7 +55,7 @@ CREATE INDEX sink_commits_by_time ON penstock.sink_commits (published_at);
 
 -- How far a streaming query reads with one of its batches. `partition_ids`, `starts` and `ends` are what the batch
 -- reads; `all_ids` and `all_positions`, where there, the positions of all partitions after it. Positions of a snapshot
--- without them are those of its parent, moved by what it reads. The token tells a checkpoint of another database.
+-- without them are those of its parent, moved by what it reads. The token identifies a checkpoint of another database.
 CREATE TABLE penstock.snapshots (
     snapshot_id   bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     token         text        NOT NULL DEFAULT left(gen_random_uuid()::text, 8),

@@ -1,12 +1,13 @@
 -- The sweep: who sweeps, and timers that failed.
 
--- Has no rows, and never will: whoever sweeps locks it. An advisory lock can be taken by everybody who may log in.
+-- Has no rows: a sweep locks the table. Not an advisory lock, which everybody who may log in can take.
 CREATE TABLE penstock.sweep_lock ();
 
--- Timers that failed and were put off, so that they hold up no other. `place` says which one of its kind it is: the version of
--- a journal row, the first offset of a claim or doorbell, the id of what is scheduled. A row goes when its timer works
--- again, or is gone. Of kind `maintenance`, partition_id says which partition maintenance could not look after, 0 what is
--- not of one partition; a row goes when maintenance gets through there again.
+-- Timers that failed and were postponed, so that they do not hold up others. `place` identifies the timer within its
+-- kind: the version of a journal row, the first offset of a claim or late wake-up, the id of a scheduled message. A
+-- row is deleted when its timer succeeds or no longer exists. For the kind `maintenance`, partition_id is the
+-- partition in which maintenance failed, 0 for work that is not of one partition; the row is deleted when maintenance
+-- succeeds there.
 CREATE TABLE penstock.failing_timers (
     kind         text        NOT NULL,
     group_id     integer     NOT NULL,
@@ -19,6 +20,6 @@ CREATE TABLE penstock.failing_timers (
     error        text        NOT NULL,
     CONSTRAINT failing_timers_pkey PRIMARY KEY (kind, group_id, partition_id, place),
     CONSTRAINT failing_timers_kind_is_known CHECK (
-        kind IN ('journal', 'claim', 'doorbell', 'enrolment', 'scheduled', 'sweep', 'maintenance')
+        kind IN ('journal', 'claim', 'late_wakeup', 'enrolment', 'scheduled', 'sweep', 'maintenance')
     )
 );

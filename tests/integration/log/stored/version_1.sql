@@ -25,10 +25,10 @@ CREATE TABLE penstock.database_settings (
 -- Constraints and generated columns need these functions before the others are written.
 -- penstock.settings()
 --
--- The settings a queue can have: name, kind, default, bounds, and what each one means. The one place that
--- knows them; validation, defaults, error messages and documentation are derived from it.
+-- Returns the settings of a queue: name, kind, default, bounds and description. Validation, defaults, error messages
+-- and documentation are all derived from it.
 --
--- Returns: one row per setting, in the order people read them.
+-- Returns: one row per setting, in the order of the documentation.
 -- Calls: nothing. Tables: none.
 -- Granted to: producer, consumer.
 CREATE OR REPLACE FUNCTION penstock.settings()
@@ -77,10 +77,10 @@ AS $$
 $$;
 -- penstock.settings_problem(config)
 --
--- Says what is wrong with a queue's configuration.
+-- Checks the configuration of a queue.
 --
--- Parameters: config - the settings somebody wants, as a JSON object.
--- Returns: the first problem as a sentence that says what to do, or null.
+-- Parameters: config - the settings, as a JSON object.
+-- Returns: the first problem, as an error text, or null.
 -- Calls: settings. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.settings_problem(config jsonb)
 RETURNS text
@@ -134,7 +134,7 @@ $$;
 --
 -- Fills in the default of every setting that a queue's configuration leaves out.
 --
--- Parameters: config - the settings somebody set.
+-- Parameters: config - the settings that were set.
 -- Returns: all settings as one JSON object.
 -- Calls: settings. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.effective_settings(config jsonb)
@@ -145,11 +145,11 @@ AS $$
 $$;
 -- penstock.name_problem(name)
 --
--- Says what is wrong with the name of a queue or a partition.
+-- Checks the name of a queue or a partition.
 --
--- Parameters: name - 1 to 255 bytes without control characters (U+0000 to U+001F and U+007F to U+009F, in every locale); '*' alone means "any" and names nothing, and a first
--- '~' is kept for private lanes.
--- Returns: the problem as a sentence that says what to do, or null.
+-- Parameters: name - 1 to 255 bytes without control characters (U+0000 to U+001F and U+007F to U+009F, in every
+-- locale); '*' means any partition and is no name, and a leading '~' is reserved for private lanes.
+-- Returns: the problem, as an error text, or null.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.name_problem(name text)
 RETURNS text
@@ -166,9 +166,10 @@ AS $$
     END
 $$;
 
--- `config` holds what somebody set; `settings` is the same with every default filled in. `priorities` are the levels that
--- partitions of the queue have or had, highest first: pop looks at each without searching for them. `limited_at` is since
--- when the queue allows as many attempts as it does now, so that `verify` can tell what was delivered under another limit.
+-- `config` holds what somebody set; `settings` is the same with every default filled in. `priorities` are the levels
+-- that partitions of the queue have or had, highest first: pop looks at each without searching for them. `limited_at`
+-- is since when the queue allows as many attempts as it does now, so that `verify` can tell what was delivered under
+-- another limit.
 CREATE TABLE penstock.queues (
     queue_id    integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name        text        NOT NULL,
@@ -183,8 +184,8 @@ CREATE TABLE penstock.queues (
     CONSTRAINT queues_config_is_valid CHECK (penstock.settings_problem(config) IS NULL)
 );
 
--- Locked by every push and updated by none: the row is the partition's mutex. A private lane is a partition that one group
--- alone sees (`lane_of`): redriven dead letters go there.
+-- Locked by every push and updated by none: the row is the partition's mutex. A private lane is a partition that one
+-- group alone sees (`lane_of`): redriven dead letters go there.
 CREATE TABLE penstock.partitions (
     partition_id bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id     integer     NOT NULL,
@@ -209,7 +210,7 @@ CREATE TABLE penstock.partitions (
 -- and `run_times` say how many messages share which time.
 -- A segment without a body is a stub: retention dropped its messages and kept its place, so that the head of the
 -- partition is never forgotten.
--- There are no CHECKs: PostgreSQL prepares each one anew for every insert, which cost a sixth of a push. The functions
+-- There are no CHECKs: PostgreSQL prepares each one again for every insert, which cost a sixth of a push. The functions
 -- that write segments refuse what is wrong, and `verify` looks.
 CREATE TABLE penstock.segments (
     partition_id    bigint        NOT NULL,
@@ -229,7 +230,7 @@ CREATE TABLE penstock.segments (
     CONSTRAINT segments_pkey PRIMARY KEY (partition_id, base_offset)
 )
 -- Segments of 2 KB and more lie outside their row: Spark's sink publishes by changing keys, and what lies in the row is
--- written anew with it. PostgreSQL moves nothing out of smaller rows.
+-- written again with it. PostgreSQL moves nothing out of smaller rows.
 WITH (toast_tuple_target = 2040);
 -- What is packed already gains nothing from compression. The other columns depend on the server: see compression.sql.
 ALTER TABLE penstock.segments
@@ -245,8 +246,8 @@ CREATE TABLE penstock.trimmed (
     CONSTRAINT trimmed_pkey PRIMARY KEY (partition_id)
 );
 
--- A reader with positions of its own finds a partition gone, and must know whether it had read it to the end. Kept for 30
--- days, and only of queues that have such a reader.
+-- A reader with positions of its own finds a partition gone, and must know whether it had read it to the end. Kept
+-- for 30 days, and only of queues that have such a reader.
 CREATE TABLE penstock.deleted_partitions (
     partition_id bigint      NOT NULL,
     head_offset  bigint      NOT NULL,
@@ -254,8 +255,8 @@ CREATE TABLE penstock.deleted_partitions (
     CONSTRAINT deleted_partitions_pkey PRIMARY KEY (partition_id)
 );
 
--- When maintenance last looked at all partitions, so that the next pass knows what has come since. One row, or none before
--- the first pass. `began_at` is when the pass under way began, `looked_at` when the last complete one began.
+-- When maintenance last looked at all partitions, so that the next pass knows what has come since. One row, or none
+-- before the first pass. `began_at` is when the current pass began, `looked_at` when the last complete one began.
 CREATE TABLE penstock.maintenance (
     one       boolean     NOT NULL DEFAULT true,
     began_at  timestamptz NOT NULL DEFAULT '-infinity',
@@ -271,11 +272,10 @@ CREATE TABLE penstock.maintenance (
 
 -- penstock.group_settings_problem(config)
 --
--- Says what is wrong with a group's configuration. A group can override those settings of its queue that are about
--- consuming.
+-- Checks the configuration of a group. A group can override those settings of its queue that concern consuming.
 --
--- Parameters: config - the settings somebody wants, as a JSON object.
--- Returns: the first problem as a sentence that says what to do, or null.
+-- Parameters: config - the settings, as a JSON object.
+-- Returns: the first problem, as an error text, or null.
 -- Calls: settings_problem. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.group_settings_problem(config jsonb)
 RETURNS text
@@ -298,15 +298,15 @@ BEGIN
 END
 $$;
 
--- `enrolled_to` is how far a new group has taken up the partitions that were there before it; null: all of them.
--- `enrol_again`: some were locked in this round, so another one follows.
--- `awaited`: the transactions that held the shared lock of the queue when the group could first be seen: they may push
--- without knowing of it. Null before they were looked up, empty once all of them have ended. `created_in`: the transaction
--- that created the group; while it has not ended, nobody else can know of the group.
--- An external group is read by somebody who keeps positions of his own, as Spark does in its checkpoint, and reports them. It
--- has lag and holds retention like any other, and nobody can pop with it. `lineage` is the lineage of snapshots whose progress
--- it is: another one that takes the group over is written here, and the former is refused, because a group with two readers
--- would let retention drop what the slower has to read.
+-- `enrolled_to`: the last partition, of those that existed before the group, that is enrolled; null: all of them are.
+-- `enrol_again`: some were locked in this round, so another one follows. `awaited`: the transactions that held the
+-- shared lock of the queue when the group could first be seen: they may push without seeing it. Null before they were
+-- looked up, empty after all of them have ended. `created_in`: the transaction that created the group; until it ends,
+-- nobody else can see the group.
+-- An external group is read by a reader that keeps its own positions, as Spark does in its checkpoint, and reports
+-- them. It has lag and holds retention like any other, and nobody can pop with it. `lineage` is the reader's lineage of
+-- snapshots. A reader that takes the group over is written here, and the former one gets an error: with two readers,
+-- retention would drop messages that the slower one has not read.
 -- `limited_at`: as in `queues`.
 CREATE TABLE penstock.consumer_groups (
     group_id     integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -333,8 +333,8 @@ CREATE TABLE penstock.consumer_groups (
 );
 CREATE INDEX consumer_groups_enrolling ON penstock.consumer_groups (group_id) WHERE enrolled_to IS NOT NULL;
 
--- Where a group that does not read all there is began in a partition. Only `verify` looks: nothing that was pushed since the
--- group came into being may lie before.
+-- Where a group with a subscription other than 'all' began in a partition. Only `verify` reads it: messages that were
+-- pushed after the group was created must not be below.
 CREATE TABLE penstock.beginnings (
     group_id     integer NOT NULL,
     partition_id bigint  NOT NULL,
@@ -342,11 +342,11 @@ CREATE TABLE penstock.beginnings (
     CONSTRAINT beginnings_pkey PRIMARY KEY (group_id, partition_id)
 );
 
--- The letters of `state` are those of state_name, and no others: i(dle), r(eady, in the ready list), c(laimed), t(imed,
--- waits for due_at), p(arked, looked at once more at due_at).
--- `attempt` counts the deliveries of the message at `committed`. After a failure, messages below `narrow_to` are
--- delivered one by one; each of them was delivered `narrow_attempt` times before. `claimed_at` is when a claim was handed
--- out, in the rows that renew it or acknowledge a part of it: the sweep trims the first one.
+-- The letters of `state` are those of state_name, and no others: i(dle), r(eady, in the ready list), c(laimed),
+-- t(imed, waits for due_at), p(arked, looked at once more at due_at). `attempt` counts the deliveries of the message
+-- at `committed`. After a failure, messages below `narrow_to` are delivered one by one; each of them was delivered
+-- `narrow_attempt` times before. `claimed_at` is when a claim was handed out, in the rows that renew it or
+-- acknowledge a part of it: the sweep trims the first one.
 CREATE TABLE penstock.journal (
     group_id       integer     NOT NULL,
     partition_id   bigint      NOT NULL,
@@ -394,8 +394,8 @@ WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX ready_ranges ON penstock.ready (group_id, partition_id, lo) WHERE lo IS NOT NULL;
 
 -- The ranges of shared groups that somebody holds, or that wait for a backoff to end (no lease). A row is its own
--- mutex: it is inserted by a pop and deleted by whoever ends it, ack, nack or sweep. `alone`: it was handed out with one
--- message, so that one is known to be what failed.
+-- mutex: it is inserted by a pop and deleted by whoever ends it, ack, nack or sweep. `alone`: it was handed out with
+-- one message, so that one is known to be what failed.
 CREATE TABLE penstock.claims (
     group_id     integer     NOT NULL,
     partition_id bigint      NOT NULL,
@@ -425,16 +425,16 @@ CREATE TABLE penstock.skips (
     CONSTRAINT skips_range_is_not_empty CHECK (lo < hi)
 );
 
--- Pushes of callers above READ COMMITTED, who may see an old state of the groups: the sweep wakes for them.
-CREATE TABLE penstock.doorbells (
+-- Pushes of callers above READ COMMITTED, who may see an old state of the groups: the next sweep wakes the groups.
+CREATE TABLE penstock.late_wakeups (
     partition_id bigint NOT NULL,
     base_offset  bigint NOT NULL,
-    CONSTRAINT doorbells_pkey PRIMARY KEY (partition_id, base_offset)
+    CONSTRAINT late_wakeups_pkey PRIMARY KEY (partition_id, base_offset)
 );
 
--- What exhausted its attempts, with a copy of the message: retention cannot take it away. `traceback` is where in the
--- handler it failed for the last time. A row of a flow that is made of several messages makes dead letters of all of them;
--- redriven, they shall make that row again and no other, so each knows by `row_ids` which rows it failed with.
+-- Messages whose attempts are used up, as copies: retention does not delete them. `traceback` is that of the last
+-- failure in the handler. If a row of a flow that is made of several messages fails, all of them become dead letters;
+-- redriven, they must make only that row again, so `row_ids` are the rows that each failed with.
 CREATE TABLE penstock.dead_letters (
     dead_letter_id bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id       integer     NOT NULL,
@@ -458,13 +458,14 @@ CREATE INDEX dead_letters_by_group ON penstock.dead_letters (group_id, dead_lett
 
 -- The sweep: who sweeps, and timers that failed.
 
--- Has no rows, and never will: whoever sweeps locks it. An advisory lock can be taken by everybody who may log in.
+-- Has no rows: a sweep locks the table. Not an advisory lock, which everybody who may log in can take.
 CREATE TABLE penstock.sweep_lock ();
 
--- Timers that failed and were put off, so that they hold up no other. `place` says which one of its kind it is: the version of
--- a journal row, the first offset of a claim or doorbell, the id of what is scheduled. A row goes when its timer works
--- again, or is gone. Of kind `maintenance`, partition_id says which partition maintenance could not look after, 0 what is
--- not of one partition; a row goes when maintenance gets through there again.
+-- Timers that failed and were postponed, so that they do not hold up others. `place` identifies the timer within its
+-- kind: the version of a journal row, the first offset of a claim or late wake-up, the id of a scheduled message. A
+-- row is deleted when its timer succeeds or no longer exists. For the kind `maintenance`, partition_id is the
+-- partition in which maintenance failed, 0 for work that is not of one partition; the row is deleted when maintenance
+-- succeeds there.
 CREATE TABLE penstock.failing_timers (
     kind         text        NOT NULL,
     group_id     integer     NOT NULL,
@@ -477,13 +478,13 @@ CREATE TABLE penstock.failing_timers (
     error        text        NOT NULL,
     CONSTRAINT failing_timers_pkey PRIMARY KEY (kind, group_id, partition_id, place),
     CONSTRAINT failing_timers_kind_is_known CHECK (
-        kind IN ('journal', 'claim', 'doorbell', 'enrolment', 'scheduled', 'sweep', 'maintenance')
+        kind IN ('journal', 'claim', 'late_wakeup', 'enrolment', 'scheduled', 'sweep', 'maintenance')
     )
 );
 
--- Pushing: what a push may ask for beyond being stored: to be repeated safely, to come later, to count once.
+-- Pushing: what a push may have beyond messages: a stamp to be repeated safely, a delay, dedupe ids.
 
--- Messages that are kept aside until they are due: a packed segment that has no offset yet. The sweep deletes the row
+-- Scheduled messages: a packed segment that has no offset until it is due. The sweep deletes the row
 -- and appends the segment in one transaction, so it gets its offset once. Messages with a
 -- dedupe id have it in `dedupe_ids`, and their position in the segment in `dedupe_positions`.
 CREATE SEQUENCE penstock.scheduled_seq;
@@ -560,7 +561,7 @@ CREATE TABLE penstock.stages (
 );
 CREATE INDEX stages_by_writer ON penstock.stages (writer, epoch);
 
--- Where the staged segments shall go, a row per call: segment `first_ordinal` + i goes to the i-th names.
+-- The queues and partitions of staged segments, a row per call: segment `first_ordinal` + i goes to the i-th names.
 CREATE TABLE penstock.staged (
     stage_id        bigint      NOT NULL,
     first_ordinal   bigint      NOT NULL,
@@ -571,7 +572,8 @@ CREATE TABLE penstock.staged (
     CONSTRAINT staged_pkey PRIMARY KEY (stage_id, first_ordinal)
 );
 
--- The runs of a writer, in the order in which they were first seen: only the newest may publish. `owner` is who began it.
+-- The runs of a writer, in the order in which they were first seen: only the newest may publish. `owner` is who began
+-- it.
 CREATE TABLE penstock.sink_runs (
     writer     text        NOT NULL,
     run        text        NOT NULL,
@@ -581,9 +583,9 @@ CREATE TABLE penstock.sink_runs (
     CONSTRAINT sink_runs_pkey PRIMARY KEY (writer, run)
 );
 
--- The ledger: which epochs are published, and how far their sources were read. `target` is the queue that the sink was given,
--- empty where each row names its own; `reading` the offsets of all sources as Spark's checkpoint has them, where the sink
--- could read it; `queues` those that the query has written to so far.
+-- The ledger: which epochs are published, and how far their sources were read. `target` is the queue that the sink
+-- was given, empty where each row names its own; `reading` the offsets of all sources as Spark's checkpoint has them,
+-- where the sink could read it; `queues` those that the query has written to so far.
 CREATE TABLE penstock.sink_commits (
     writer       text        NOT NULL,
     epoch        bigint      NOT NULL,
@@ -601,7 +603,7 @@ CREATE INDEX sink_commits_by_time ON penstock.sink_commits (published_at);
 
 -- How far a streaming query reads with one of its batches. `partition_ids`, `starts` and `ends` are what the batch
 -- reads; `all_ids` and `all_positions`, where there, the positions of all partitions after it. Positions of a snapshot
--- without them are those of its parent, moved by what it reads. The token tells a checkpoint of another database.
+-- without them are those of its parent, moved by what it reads. The token identifies a checkpoint of another database.
 CREATE TABLE penstock.snapshots (
     snapshot_id   bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     token         text        NOT NULL DEFAULT left(gen_random_uuid()::text, 8),
@@ -665,14 +667,14 @@ CREATE TABLE penstock.actions (
 );
 CREATE INDEX actions_by_class ON penstock.actions (action_class);
 
--- The status of each flow, from its supervisor's last heartbeat. Updated in place, and rarely; the free space keeps that
--- cheap. `late_rows` is how many rows came behind the watermark, so that Spark dropped them.
+-- The status of each flow, from its supervisor's last heartbeat. Updated in place, and rarely; the free space keeps
+-- that cheap. `late_rows` is how many rows came behind the watermark, so that Spark dropped them.
 CREATE TABLE penstock.flow_states (
     flow_name       text             NOT NULL,
     supervisor      text             NOT NULL,
     state           text             NOT NULL,
     since           timestamptz      NOT NULL DEFAULT clock_timestamp(),
-    heartbeat_at         timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    heartbeat_at    timestamptz      NOT NULL DEFAULT clock_timestamp(),
     failures        integer          NOT NULL DEFAULT 0,
     error           text,
     retry_at        timestamptz,
@@ -690,7 +692,7 @@ WITH (fillfactor = 50);
 -- Dead letters of an epoch that is not published. The messages themselves are still in the log. One that a source
 -- found counts whichever attempt of its task found it: it depends on nothing but the message. One of a sink counts with
 -- its stage. A message that is archived and gone from the log cannot be copied from there: what its dead letter needs
--- (`payload` to `created_at`) is kept by whoever has read it. `row_ids`: as in `dead_letters`.
+-- (`payload` to `created_at`) is stored by the task that has read it. `row_ids`: as in `dead_letters`.
 CREATE TABLE penstock.staged_dead_letters (
     stage_id       bigint      NOT NULL,
     partition_id   bigint      NOT NULL,
@@ -722,8 +724,8 @@ CREATE TABLE penstock.poison (
 --
 -- Nothing here has a row per message: a range is as much of a partition as one row group of a file holds.
 
--- A run of `penstock archive`, known before it writes its first file, so that what it leaves behind can be told from the
--- files of others. It counts once `recorded_at` is set. One that was given up can never be recorded.
+-- A run of `penstock archive`, known before it writes its first file, so that the files it leaves behind can be told
+-- from those of others. It counts once `recorded_at` is set. A run that was given up can never be recorded.
 CREATE TABLE penstock.archives (
     archive_id  bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id    integer     NOT NULL,
@@ -746,8 +748,8 @@ CREATE TABLE penstock.archive_files (
 );
 CREATE INDEX archive_files_by_archive ON penstock.archive_files (archive_id);
 
--- What is archived of a partition: the messages from `start_offset` to `stop_offset` are the rows from `first_row` on of
--- one row group of a file. `unbroken_from` is the first offset from which on nothing is missing up to here.
+-- What is archived of a partition: the messages from `start_offset` to `stop_offset` are the rows from `first_row` on
+-- of one row group of a file. `unbroken_from` is the first offset from which on nothing is missing up to here.
 CREATE TABLE penstock.archived (
     partition_id  bigint      NOT NULL,
     start_offset  bigint      NOT NULL,
@@ -767,8 +769,9 @@ INSERT INTO penstock.migrations (number, name) VALUES (1, 'first');
 
 SET LOCAL check_function_bodies = off;
 
--- How columns are compressed that gain by it: with lz4 where this server has it, not at all where it has only pglz, which
--- costs more than it gains. Applied by every migrate, so that a server that gained lz4 since is used to the full.
+-- How columns are compressed that gain by it: with lz4 where this server has it, not at all where it has only pglz,
+-- which costs more than it gains. Applied by every migrate, so that a server that gained lz4 since is used to the
+-- full.
 
 DO $$
 DECLARE
@@ -810,11 +813,12 @@ $$;
 
 -- penstock.archive_ranges(queue_name, before, partition_names)
 --
--- What of a queue can be archived now: from where each partition's archive ends, or the log begins, up to the end of the
--- last segment that is older than a moment. Whole segments only, so that they can be dropped afterwards.
+-- Returns the ranges of a queue that can be archived now: in each partition from the end of its archive, or from the
+-- floor, up to the end of the last segment that is older than `before`. Only whole segments are archived, so that
+-- they can be dropped afterwards.
 --
--- Parameters: before - null for all there is; partition_names - null for all partitions; private lanes are left out.
--- Returns: a row per partition that has something, by id.
+-- Parameters: before - null for all messages; partition_names - null for all partitions. Private lanes are left out.
+-- Returns: a row per partition that has something to archive, by id.
 -- Calls: find_queue, find_partition, archived_to, partition_span, offset_at. Tables: partitions, segments (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.archive_ranges(
@@ -856,12 +860,12 @@ $$;
 
 -- penstock.archived_at(partition_ids, moment)
 --
--- Finds where in the archive of partitions a moment lies, as far as that can be told without the files: the first
--- range before the log that has a message which is not older.
+-- Finds a time in the archive of partitions, as far as that is possible without reading the files: the first range
+-- below the floor of the log with a message that is not older than `moment`.
 --
 -- Parameters: partition_ids, moment.
--- Returns: a row for each that has such a range: its offsets, whether all of its messages are not older (then the
--- first one is the answer), and where it lies, as in plan_archived.
+-- Returns: a row per partition that has such a range: its offsets, whether none of its messages is older (then the
+-- first one is the answer), and its place in the files, as in plan_archived.
 -- Calls: partition_span. Tables: archived, archive_files, archives (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.archived_at(partition_ids bigint[], moment timestamptz)
@@ -895,10 +899,11 @@ $$;
 
 -- penstock.archived_floors(partition_ids, floors)
 --
--- From where on partitions can be read without a gap when their archive is read with them.
+-- Returns the offset from which each partition can be read without a gap if its archive is read too.
 --
--- Parameters: partition_ids, and floors - where their logs begin, as parallel arrays.
--- Returns: for each, in the order given, the first offset of the archive where that reaches the log, else the floor.
+-- Parameters: parallel arrays; floors - the floor of each partition's log.
+-- Returns: for each partition, in the order given, the first offset of its archive where the archive reaches up to
+-- the log, else the floor.
 -- Calls: nothing. Tables: archives, archived (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.archived_floors(partition_ids bigint[], floors bigint[])
@@ -928,13 +933,13 @@ $$;
 
 -- penstock.begin_archive(queue_name, location)
 --
--- Begins a run: takes the queue's archive lock for as long as this connection lasts, and gives up all runs that were
--- begun and never recorded. Whoever has lost the lock with its connection can therefore not record any more.
+-- Begins an archive run. Takes the queue's archive lock until this connection ends, and gives up all runs that were
+-- begun and never recorded: a process that lost its connection, and with it the lock, can no longer record its run.
 --
--- Parameters: location - where the files shall lie.
--- Returns: the run's name, and the names and locations of the runs that were given up, whose files are to be removed.
--- Raises object_in_use while another connection archives the queue.
--- Calls: require_read_committed, find_queue, archive_lock_class. Tables: archives (insert, update).
+-- Parameters: location - where the files will be.
+-- Returns: the name of the run, and the names and locations of the runs that were given up, whose files are to be
+-- removed. Raises object_in_use while another connection archives the queue.
+-- Calls: require_read_committed, find_queue. Tables: archives (insert, update).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.begin_archive(queue_name text, location text)
 RETURNS TABLE (run text, left_runs text[], left_locations text[])
@@ -947,9 +952,11 @@ DECLARE
 BEGIN
     PERFORM penstock.require_read_committed('begin_archive');
     IF coalesce(begin_archive.location, '') = '' THEN
-        RAISE EXCEPTION 'an archive needs a location' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'location is empty: give the folder or URL where the files will be'
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF NOT pg_try_advisory_lock(penstock.archive_lock_class(), queue) THEN
+    -- The class of the lock: see queue_lock_class.
+    IF NOT pg_try_advisory_lock(1885695605, queue) THEN
         RAISE EXCEPTION 'queue "%" is being archived by another process', queue_name
             USING ERRCODE = 'object_in_use', HINT = 'Wait until it has ended.';
     END IF;
@@ -966,13 +973,13 @@ $$;
 
 -- penstock.drop_archived(queue_name, partition_names, after_partition, max_partitions)
 --
--- Drops the segments of a queue that are archived, whatever their age, in a chunk of partitions. What a group has still
--- to read stays, unless the queue's retention_rule is drop_and_count. Call it again with the returned position until
--- that is null.
+-- Drops archived segments of a queue, whatever their age, in a chunk of partitions. Messages that a group has not
+-- read stay, unless the queue's retention_rule is drop_and_count. Call it again with the returned position until that
+-- is null.
 --
--- Parameters: partition_names - null for all; after_partition - where the last call ended, 0 to begin; max_partitions -
--- how many to visit.
--- Returns: how many segments and messages were dropped, and where to go on.
+-- Parameters: partition_names - null for all; after_partition - where the last call ended, 0 to begin; max_partitions
+-- - the number of partitions to visit.
+-- Returns: the number of segments and messages dropped, and the position for the next call.
 -- Calls: find_queue, find_partition, archived_to, consumed_to, drop_below. Tables: queues, partitions (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.drop_archived(
@@ -994,7 +1001,8 @@ DECLARE
     dropped record;
 BEGIN
     IF (max_partitions > 0 AND after_partition >= 0) IS NOT TRUE THEN
-        RAISE EXCEPTION 'max_partitions must be a number above 0, and after_partition one that is not negative'
+        RAISE EXCEPTION 'max_partitions is % and must be above 0; after_partition is % and must be 0 or above',
+            max_partitions, after_partition
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     dropped_segments := 0;
@@ -1028,10 +1036,10 @@ $$;
 
 -- penstock.forget_archive(run)
 --
--- Forgets a run that was given up, or gives up one that is not recorded: its files are removed.
+-- Deletes a run that is not recorded: it can no longer be recorded, and its files are no part of the archive.
 --
 -- Parameters: run - its name.
--- Returns: whether there was one to forget; a recorded one stays.
+-- Returns: whether a run was deleted; a recorded one stays.
 -- Calls: nothing. Tables: archives (delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.forget_archive(run text)
@@ -1047,11 +1055,11 @@ $$;
 
 -- penstock.list_archives(queue_name)
 --
--- The recorded runs of `penstock archive`, the oldest first.
+-- Lists the recorded runs of `penstock archive`, oldest first.
 --
 -- Parameters: queue_name - null for all; a name that does not exist is an error.
--- Returns: a row per run: where it lies, how many partitions, messages and files it has, how large these are, and the
--- times of its first and last message.
+-- Returns: a row per run: its location, the number of its partitions, messages, files and bytes, and the times of its
+-- first and last message.
 -- Calls: find_queue. Tables: archives, archive_files, archived, queues (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.list_archives(queue_name text DEFAULT NULL)
@@ -1090,12 +1098,12 @@ $$;
 
 -- penstock.plan_archived(partition_ids, starts, stops)
 --
--- Finds where archived messages lie.
+-- Finds archived messages in the files of the archive.
 --
--- Parameters: parallel arrays, an entry per range of offsets.
--- Returns: a row per part of a range that lies in one row group of one file, in the order of the ranges and of their
--- offsets: the rows from first_row on, about how many bytes they have, and the file by location and path. In the order of
--- file_id, row_group and first_row the offsets of each partition ascend, too. What is not archived is in none.
+-- Parameters: parallel arrays, one entry per range of offsets.
+-- Returns: a row per part of a range that is in one row group of one file, in the order of the ranges and of their
+-- offsets: its first row, its approximate bytes, and the file by location and path. Ordered by file_id, row_group and
+-- first_row, the offsets of each partition ascend too. Messages that are not archived are in no row.
 -- Calls: nothing. Tables: archived, archive_files, archives (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.plan_archived(partition_ids bigint[], starts bigint[], stops bigint[])
@@ -1132,18 +1140,17 @@ AS $$
     ORDER BY r.position, a.start_offset
 $$;
 
--- penstock.record_archive(run, paths, sizes, checksums, partition_ids, starts, stops, files, row_groups, first_rows, bytes,
---                         first_times, last_times)
+-- penstock.record_archive(run, paths, sizes, checksums, partition_ids, starts, stops, files, row_groups, first_rows,
+--                         bytes, first_times, last_times)
 --
--- Records a run whose files were verified: from this transaction on its ranges are archived. All of it or nothing.
+-- Records a run whose files were verified. When this transaction commits, its ranges are archived: all of them or
+-- none. A run that was given up is refused. The ranges of a partition must begin where its archive ends, or at the
+-- floor if that is later, and have no gap. If one of the partitions was deleted meanwhile, nothing is recorded.
 --
--- The rules, under the run's lock: a run that was given up is refused. What is recorded of a partition must begin where
--- its archive ends, or where its log begins if that is later, and have no gap. A partition that was deleted meanwhile refuses all.
---
--- Parameters: run - as begin_archive named it; paths, sizes, checksums - the files, as parallel arrays; the others - the
--- ranges, as parallel arrays: `files` are positions in `paths` (from 1), first_rows the place in the row group, bytes
--- about how much the messages have.
--- Returns: how many messages were recorded. A run that is recorded already is recorded once.
+-- Parameters: run - as begin_archive named it; paths, sizes, checksums - the files, as parallel arrays; the others -
+-- the ranges, as parallel arrays: files - positions in `paths`, from 1; first_rows - the position of the range in its
+-- row group; bytes - the approximate size of the messages.
+-- Returns: the number of messages recorded. To record a run again does nothing.
 -- Calls: require_read_committed, archived_to, partition_span. Tables: archives (lock, update), partitions (lock),
 -- archive_files, archived (insert).
 -- Granted to: admin.
@@ -1254,9 +1261,10 @@ $$;
 
 -- penstock.add_poison(flow_name, partition_ids, offsets, reason, errors)
 --
--- Remembers messages at which a step of a flow fails. Its source makes dead letters of them when it comes there again.
+-- Records messages at which a step of a flow fails. The flow's source makes dead letters of them when it reads them
+-- again.
 --
--- Parameters: partition_ids, offsets, errors - parallel arrays; reason - of all of them.
+-- Parameters: parallel arrays; reason - of all of them.
 -- Returns: nothing.
 -- Calls: nothing. Tables: poison (insert).
 -- Granted to: admin.
@@ -1275,8 +1283,8 @@ $$;
 
 -- penstock.archived_letters(stage)
 --
--- The messages of a stage that are to become dead letters and are not in the log any more, but perhaps in the archive:
--- whoever stages them reads them there, and hands them to copy_letters.
+-- Returns the messages of a stage that are to become dead letters and are no longer in the log. The caller reads them
+-- from the archive and passes them to copy_letters.
 --
 -- Parameters: stage - its id.
 -- Returns: a row per message.
@@ -1300,10 +1308,10 @@ $$;
 
 -- penstock.copy_letters(stage, partition_ids, offsets, payloads, keys, headers, times)
 --
--- Keeps copies of messages that are to become dead letters and are only in the archive.
+-- Stores copies of messages that are to become dead letters and are only in the archive.
 --
 -- Parameters: stage - its id; the others - the messages, as parallel arrays; headers as JSON.
--- Returns: how many were copied; raises insufficient_privilege when the stage is another user's.
+-- Returns: the number of copies; raises insufficient_privilege if the stage belongs to another user.
 -- Calls: require_own_writer. Tables: stages (read), staged_dead_letters (update).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.copy_letters(
@@ -1337,10 +1345,11 @@ $$;
 
 -- penstock.epoch_ranges(writer, run)
 --
--- What the epoch reads that a run of a query has begun and not published: where to look for the message it fails at.
+-- Returns the ranges of the epoch that a run of a query has begun and not published: the failing message is among
+-- them.
 --
 -- Parameters: writer, run - as in begin_stage.
--- Returns: a row per range; none where nothing was begun.
+-- Returns: a row per range; none if no epoch was begun.
 -- Calls: nothing. Tables: epoch_sources, snapshots, partitions, queues (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.epoch_ranges(writer text, run text)
@@ -1363,9 +1372,9 @@ $$;
 
 -- penstock.find_poison(flow_name, partition_ids, starts, stops)
 --
--- The messages of some ranges at which a step of a flow is known to fail.
+-- Returns the messages in some ranges at which a step of a flow is known to fail.
 --
--- Parameters: parallel arrays, an entry per range.
+-- Parameters: parallel arrays, one entry per range.
 -- Returns: a row per message.
 -- Calls: nothing. Tables: poison (read).
 -- Granted to: consumer.
@@ -1404,7 +1413,7 @@ BEGIN
         WHERE s.flow_name = forget_flow.flow_name AND s.state NOT IN ('stopped', 'finished', 'failed')
           AND s.heartbeat_at > clock_timestamp() - interval '15 seconds'
     ) THEN
-        RAISE EXCEPTION 'flow "%" is in the hands of a supervisor', forget_flow.flow_name
+        RAISE EXCEPTION 'flow "%" is being run by a supervisor', forget_flow.flow_name
             USING ERRCODE = 'object_in_use', HINT = 'Stop `penstock run` first.';
     END IF;
     DELETE FROM penstock.flows f WHERE f.name = forget_flow.flow_name;
@@ -1420,9 +1429,9 @@ $$;
 
 -- penstock.heartbeat_flow(flow_name, supervisor, state, failures, error, retry_at, epoch, rows_per_second, take_over)
 --
--- Records a supervisor's heartbeat and the status of a flow; a supervisor that holds a flow calls it every few seconds, and
--- at most once a second. The first supervisor to call holds the flow, until it reports that the flow has stopped, finished
--- or failed, or sends no heartbeat for 15 seconds.
+-- Records a supervisor's heartbeat and the status of a flow; a supervisor that holds a flow calls it every few
+-- seconds, and at most once a second. The first supervisor to call holds the flow, until it reports that the flow has
+-- stopped, finished or failed, or sends no heartbeat for 15 seconds.
 --
 -- Parameters: supervisor - who calls; state - starting, running, backing off, failed, paused, stopped or finished;
 -- take_over - whether the one who holds it is known to be dead; the others as the columns of flow_states.
@@ -1472,7 +1481,7 @@ $$;
 
 -- penstock.list_actions(flow_name)
 --
--- The registry: the actions of a flow, or of all flows, each with the class that does it and the plugin that brings it.
+-- Lists the actions of a flow, or of all flows, each with its class and the plugin that provides it.
 --
 -- Parameters: flow_name - null for all.
 -- Returns: a row per action, by flow and in the flow's order.
@@ -1491,11 +1500,11 @@ $$;
 
 -- penstock.list_flows()
 --
--- The flows there are, and their status. Of what it has still to do, warm is admitted to an epoch that is not
--- published yet, and cold is the rest: both by subtraction.
+-- Lists flows and their status. Of the messages that a flow has not published, `warm` are admitted to an epoch and
+-- `cold` are not; both are subtracted, not counted.
 --
--- Returns: a row per flow, by name. The state is lost where a supervisor has not been heard of for 15 seconds, and
--- paused also where nobody runs a flow that shall pause.
+-- Returns: a row per flow, by name. The state is `lost` if its supervisor has sent no heartbeat for 15 seconds, and
+-- `paused` also if no supervisor runs a flow that is to pause.
 -- Calls: group_work. Tables: flows, flow_states, queues, consumer_groups, dead_letters, epoch_sources, snapshots,
 -- sink_runs (read).
 -- Granted to: consumer.
@@ -1556,8 +1565,8 @@ $$;
 
 -- penstock.pause_flow(flow_name, paused)
 --
--- Says that a flow shall pause, or go on. Its supervisor looks about once a second; a flow that pauses ends its epoch
--- without publishing it, and reads the same again when it goes on.
+-- Pauses a flow or lets it continue. Its supervisor checks about once a second. A flow that pauses ends its epoch
+-- without publishing it, and reads the same messages again when it continues.
 --
 -- Parameters: flow_name; paused.
 -- Returns: nothing; raises undefined_object when there is no such flow.
@@ -1579,7 +1588,7 @@ $$;
 
 -- penstock.paused_flows()
 --
--- The flows that shall be paused: what supervisors look at about once a second.
+-- Returns the flows that are to pause. Supervisors call it about once a second.
 --
 -- Returns: their names.
 -- Calls: nothing. Tables: flows (read).
@@ -1594,13 +1603,14 @@ $$;
 
 -- penstock.publish_epoch(group_name, writer, run, epoch, stage_ids, stage_messages, target, reading)
 --
--- Publishes an epoch of a flow, in one transaction: the messages that its tasks have staged, the dead letters that
--- they and its sources have, and how far its group has read. The rules are those of publish_stages; and where a flow
--- has this group's name, only the query of its own checkpoint may publish. A partition that somebody is pushing to
--- tells its progress with the next call of advance_reader: to wait for it here could deadlock.
+-- Publishes an epoch of a flow in one transaction: the messages that its tasks have staged, the dead letters of its
+-- tasks and sources, and the positions of its group. The rules are those of publish_stages. In addition, if a flow
+-- has the group's name, only the query of the flow's own checkpoint may publish. The position in a partition that
+-- somebody is pushing to is reported with the next call of advance_reader, because waiting for it here could
+-- deadlock.
 --
 -- Parameters: group_name - the flow; the others as in publish_stages.
--- Returns: one row: the answer of publish_stages, and how many dead letters there were.
+-- Returns: one row: the answer of publish_stages, and the number of dead letters.
 -- Calls: publish_stages, bury_staged, advance_reader. Tables: flows (update), epoch_sources, snapshots, partitions,
 -- queues, stages (read), staged_dead_letters (update, delete).
 -- Granted to: admin.
@@ -1625,9 +1635,9 @@ BEGIN
     UPDATE penstock.flows f SET writer = writer WHERE f.name = group_name AND f.writer IS NULL;
     owner := (SELECT f.writer FROM penstock.flows f WHERE f.name = group_name);
     IF owner <> writer THEN
-        RAISE EXCEPTION 'flow "%" goes on with query %, and query % is not the one', group_name, owner, writer
+        RAISE EXCEPTION 'flow "%" belongs to query %, so query % may not publish for it', group_name, owner, writer
             USING ERRCODE = '55PS1',
-                  HINT = 'Its checkpoint is another one, or is gone. Give the right one, or start anew where the flow '
+                  HINT = 'The checkpoint is another one, or is gone. Use the right one, or start again where the flow '
                          'stands: penstock run --reset.';
     END IF;
     -- Before publish_stages, which removes both.
@@ -1670,12 +1680,12 @@ $$;
 -- penstock.register_flow(flow_name, flow_type, sources, outputs, shape, checkpoint, action_names, action_classes,
 --                        plugins)
 --
--- Writes a flow and its actions to the registry. Shape and checkpoint are taken only while the flow has published
--- nothing; later the caller compares what is kept with what it has, and a flow of another shape is not written.
+-- Writes a flow and its actions to the registry. Shape and checkpoint are stored only while the flow has published
+-- nothing. Afterwards the caller compares the stored ones with its own; a flow of another shape is not written.
 --
 -- Parameters: flow_type - DATA_SOURCE, TRANSFORM or DATA_SINK; sources, outputs - queues; shape - what the checkpoint
--- depends on; action_names, action_classes, plugins - the actions in their order, as parallel arrays.
--- Returns: the shape and the checkpoint that are kept, the query of that checkpoint, and whether the flow is paused.
+-- depends on; action_names, action_classes, plugins - the actions in order, as parallel arrays.
+-- Returns: the stored shape and checkpoint, the query of that checkpoint, and whether the flow is paused.
 -- Calls: require_names. Tables: flows, actions (insert, update, delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.register_flow(
@@ -1727,11 +1737,11 @@ $$;
 
 -- penstock.reset_flow(flow_name, new_checkpoint)
 --
--- Lets a flow begin with a new checkpoint where its last published epoch ended: its group is told that place first. What
--- Spark kept for it, the state of aggregations and joins, is gone with the old checkpoint.
+-- Lets a flow start with a new checkpoint where its last published epoch ended: first the position of its group is
+-- set to that place. The state that Spark kept in the old checkpoint, for aggregations and joins, is lost.
 --
--- Parameters: flow_name; new_checkpoint - where the new one will lie.
--- Returns: how many partitions were busy: call again until it is 0, only then the flow is reset.
+-- Parameters: new_checkpoint - the location of the new one.
+-- Returns: the number of busy partitions. Call it again until it returns 0; only then is the flow reset.
 -- Calls: snapshot_chain, advance_reader. Tables: flows (update), sink_commits, snapshots, partitions, queues (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.reset_flow(flow_name text, new_checkpoint text)
@@ -1793,18 +1803,17 @@ $$;
 -- penstock.stage_dead_letters(stage, group_name, queue_names, partition_names, offsets, reasons, errors, of_source,
 --                             payloads, keys, headers, times, row_ids)
 --
--- Says of messages that they become dead letters of a group when their epoch is published, and not before. Calling it
--- again with the same messages does nothing.
+-- Stages dead letters: messages that become dead letters of a group when their epoch is published. To stage the same
+-- message again does nothing.
 --
--- Parameters: stage - of the same epoch; group_name - whose dead letters; queue_names, partition_names, offsets -
--- which messages, as parallel arrays, with reasons and errors; of_source - whether it depends on the message alone, so
--- that it counts whichever attempt of a task says so. Where the caller has copies, of messages that the log may not have
--- any more: payloads, keys, headers (JSON), times. row_ids - the row that failed, where it is made of several messages;
--- a message that is there several times failed with several rows.
--- Returns: nothing; raises object_not_in_prerequisite_state when the stage is gone, and insufficient_privilege when it is
--- another user's.
--- Calls: require_own_writer, find_group. Tables: stages (lock), partitions (read), staged_dead_letters (insert,
--- update), queues (read).
+-- Parameters: stage - of the same epoch; group_name - whose dead letters; queue_names, partition_names, offsets,
+-- reasons, errors - the messages, as parallel arrays; of_source - whether the failure depends on the message alone,
+-- so that it counts whichever attempt of a task reports it; payloads, keys, headers (JSON), times - copies of
+-- messages that may no longer be in the log; row_ids - the row that failed, if it is made of several messages. A
+-- message that is given several times failed with several rows.
+-- Returns: nothing; raises object_not_in_prerequisite_state if the stage is gone, and insufficient_privilege if it
+-- belongs to another user.
+-- Calls: lock_stage, find_group. Tables: partitions, queues (read), staged_dead_letters (insert, update).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.stage_dead_letters(
     stage bigint, group_name text, queue_names text[], partition_names text[], offsets bigint[],
@@ -1819,8 +1828,6 @@ SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 AS $$
-DECLARE
-    writer text;
 BEGIN
     IF (cardinality(queue_names) = ALL (ARRAY[
         cardinality(partition_names), cardinality(offsets), cardinality(reasons), cardinality(errors),
@@ -1828,15 +1835,10 @@ BEGIN
         coalesce(cardinality(headers), cardinality(offsets)), coalesce(cardinality(times), cardinality(offsets)),
         coalesce(cardinality(row_ids), cardinality(offsets))
     ])) IS NOT TRUE THEN
-        RAISE EXCEPTION 'what describes dead letters must be arrays of one length'
+        RAISE EXCEPTION 'the arrays that describe dead letters must be of one length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    SELECT s.writer INTO writer FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'stage % is gone: another attempt was published, or it was given up', stage
-            USING ERRCODE = 'object_not_in_prerequisite_state';
-    END IF;
-    PERFORM penstock.require_own_writer(writer);
+    PERFORM penstock.lock_stage(stage);
     INSERT INTO penstock.staged_dead_letters AS d (
         stage_id, partition_id, message_offset, group_id, of_source, reason, error,
         payload, key, headers, created_at, row_ids
@@ -2002,9 +2004,10 @@ $$;
 --
 -- Changes a group's settings, creating the group on first use. Takes effect with the next pop or sweep.
 --
--- Parameters: changes - settings to set; JSON null sets one back to the queue's.
--- Returns: all settings as they now hold for the group.
--- Calls: ensure_group, checked_config, group_settings_problem, end_waits. Tables: consumer_groups (update), queues (read).
+-- Parameters: changes - settings to set; JSON null resets one to the queue's.
+-- Returns: all settings of the group, after the change.
+-- Calls: ensure_group, checked_config, group_settings_problem, end_waits. Tables: consumer_groups (update), queues
+-- (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.configure_group(queue_name text, group_name text, changes jsonb)
 RETURNS jsonb
@@ -2038,7 +2041,7 @@ $$;
 
 -- penstock.count_dead_letters(queue_name, group_name)
 --
--- How many dead letters there are for each reason.
+-- Counts the dead letters of each reason.
 --
 -- Parameters: group_name - null for all groups of the queue.
 -- Returns: a row per group and reason, the most frequent first.
@@ -2069,17 +2072,17 @@ $$;
 
 -- penstock.create_group(queue_name, group_name, config, subscription, from_time, mode)
 --
--- Creates a group, and its queue on first use. It holds up no push, and waits for none, however long its transaction stays
--- open. The first partitions are taken up at once. The sweep takes up the rest in chunks, once the group is committed, and
--- goes on until the pushes that were under way then, and may not know of the group, have ended.
+-- Creates a group, and its queue on first use. It blocks no push and waits for none, however long its transaction
+-- stays open. The first partitions are enrolled at once. The sweep enrols the others in chunks after the group is
+-- committed, and continues until the pushes that were in progress then, and may not see the group, have ended.
 --
--- Parameters: config - settings that override the queue's; subscription - 'all' (every message there is), 'new'
--- (what is pushed from now on) or 'time' (from from_time on); mode - 'ordered' (one claim per partition at a time) or
--- 'shared' (competing consumers, many claims per partition, no order) or 'external' (the reader keeps its own positions
--- and tells them; see ensure_reader).
+-- Parameters: config - settings that override the queue's; subscription - 'all' (every message), 'new' (messages
+-- pushed from now on) or 'time' (messages from from_time on); mode - 'ordered' (one claim per partition at a time),
+-- 'shared' (competing consumers, many claims per partition, no order) or 'external' (the reader keeps its own
+-- positions and reports them; see ensure_reader).
 -- Returns: the group's id; raises duplicate_object when it exists.
--- Calls: require_names, checked_config, group_settings_problem, require_read_committed, use_lock_timeout, refuse_first_use,
--- find_queue, queue_lock_class, enrol_partitions. Tables: queues, consumer_groups (insert).
+-- Calls: require_names, checked_config, group_settings_problem, require_read_committed, use_lock_timeout,
+-- refuse_first_use, find_queue, queue_lock_class, enrol_partitions. Tables: queues, consumer_groups (insert).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.create_group(
     queue_name   text,
@@ -2101,11 +2104,15 @@ DECLARE
     problem text := penstock.group_settings_problem(wanted);
 BEGIN
     PERFORM penstock.require_names(queue_name, group_name);
-    IF problem IS NULL AND create_group.subscription NOT IN ('all', 'new', 'time') THEN
-        problem := format('subscription is %s but must be all, new or time', to_json(create_group.subscription));
+    IF problem IS NULL AND (create_group.subscription IN ('all', 'new', 'time')) IS NOT TRUE THEN
+        problem := format(
+            'subscription is %s but must be all, new or time', coalesce(to_json(create_group.subscription)::text, 'null')
+        );
     END IF;
-    IF problem IS NULL AND create_group.mode NOT IN ('ordered', 'shared', 'external') THEN
-        problem := format('mode is %s but must be ordered, shared or external', to_json(create_group.mode));
+    IF problem IS NULL AND (create_group.mode IN ('ordered', 'shared', 'external')) IS NOT TRUE THEN
+        problem := format(
+            'mode is %s but must be ordered, shared or external', coalesce(to_json(create_group.mode)::text, 'null')
+        );
     END IF;
     IF problem IS NULL AND (create_group.subscription = 'time') <> (create_group.from_time IS NOT NULL) THEN
         problem := 'a subscription from a time needs from_time, and no other has one';
@@ -2119,7 +2126,8 @@ BEGIN
     LOOP
         INSERT INTO penstock.queues (name) VALUES (queue_name) ON CONFLICT DO NOTHING;
         queue := penstock.find_queue(queue_name);
-        -- Shared, as a push has it: it keeps the queue from being deleted. In a new statement it is still there, or not.
+        -- Shared, as a push has it: it keeps the queue from being deleted. In a new statement it is still there, or
+        -- not.
         PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), queue);
         EXIT WHEN EXISTS (SELECT 1 FROM penstock.queues q WHERE q.queue_id = queue);
     END LOOP;
@@ -2145,15 +2153,15 @@ $$;
 
 -- penstock.delete_group(queue_name, group_name)
 --
--- Deletes a group with its positions, dead letters and private lane. Waits for pushes that are under way, and for whoever is
--- settling claims of the group, at most `penstock.lock_timeout`. Claims that are held lose their lease.
+-- Deletes a group with its positions, dead letters and private lane. Waits at most `penstock.lock_timeout` for pushes
+-- in progress and for transactions that settle claims of the group. Claims that are held lose their lease.
 --
--- The queue's lock, for which pushes wait, is not held while this waits: it is given back and tried again.
+-- Pushes wait for the queue's lock, so it is not held while this function waits: it is released and requested again.
 --
 -- Parameters: the names.
 -- Returns: nothing; raises undefined_object when there is no such group.
--- Calls: find_group, use_lock_timeout, lock_queue, delete_partitions, delete_positions, find_queue. Tables: sweep_lock,
--- consumer_groups (lock, delete), dead_letters (delete), partitions (read).
+-- Calls: find_group, use_lock_timeout, lock_queue, delete_partitions, delete_positions, find_queue. Tables:
+-- sweep_lock, consumer_groups (lock, delete), dead_letters (delete), partitions (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.delete_group(queue_name text, group_name text)
 RETURNS void
@@ -2170,7 +2178,7 @@ BEGIN
     PERFORM penstock.use_lock_timeout();
     allowed := current_setting('lock_timeout');
     deadline := CASE WHEN allowed = '0' THEN 'infinity' ELSE clock_timestamp() + allowed::interval END;
-    -- Against those who take up partitions for it: enrolment, seek, resync.
+    -- Against those who append journal rows for it: enrolment, seek, resync.
     PERFORM 1 FROM penstock.consumer_groups g WHERE g.group_id = target FOR UPDATE;
     LOOP
         -- Waits for all who hold something of the group. What they have left then is gone already when the lock is got.
@@ -2201,10 +2209,10 @@ $$;
 
 -- penstock.discard(queue_name, group_name, wanted_reason, wanted_ids, max_rows)
 --
--- Throws dead letters away, a chunk at a time.
+-- Deletes dead letters, a chunk at a time.
 --
 -- Parameters: those of take_dead_letters.
--- Returns: how many; call again until it is 0.
+-- Returns: the number deleted; call it again until it returns 0.
 -- Calls: take_dead_letters. Tables: none of its own.
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.discard(
@@ -2220,12 +2228,12 @@ $$;
 
 -- penstock.has_pending_messages(queue_name, partition_name, consumer_group, lows)
 --
--- Says whether a pop could get something now: the question that idle consumers ask instead of popping. One index probe,
--- and it writes nothing. True is no promise: somebody else may be faster, or a delay may not be over. A group that
--- does not exist has everything before it, so the answer is true; a queue that does not exist has nothing.
+-- Returns whether a pop could find something now. Idle consumers call it instead of popping: it takes one index probe
+-- and writes nothing. True is no promise: another consumer may be faster, or a delay may not be over. It is true for
+-- a group that does not exist, which has all messages to read, and false for a queue that does not exist.
 --
 -- Parameters: partition_name - null or '*' for any; lows - as in pop_claims.
--- Returns: whether something is in the ready list.
+-- Returns: whether the ready list has an entry.
 -- Calls: newest_state. Tables: queues, consumer_groups, partitions, ready (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.has_pending_messages(
@@ -2283,11 +2291,11 @@ $$;
 
 -- penstock.history(queue_name, group_name, partition_name, max_rows)
 --
--- What happened to a partition in a group, newest first: the journal itself. It reaches back at least as far as the
--- lease time of the claims in it; the sweep trims what is older.
+-- Lists the state changes of a partition in a group, newest first: the rows of the journal. It reaches back at least
+-- as far as the lease time of its claims; the sweep trims older rows.
 --
--- Parameters: the names; max_rows - how many at most.
--- Returns: a row per transition. Whoever knows a lease_id can settle the claim, so it is null for all but admins.
+-- Parameters: the names; max_rows - the largest number of rows.
+-- Returns: a row per state change. Whoever knows a lease_id can settle the claim, so it is null for all but admins.
 -- Calls: is_admin, find_group, find_partition, state_name. Tables: journal (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.history(
@@ -2320,7 +2328,7 @@ $$;
 
 -- penstock.lag(queue_name, group_name)
 --
--- How many messages a group has still to acknowledge: head − committed, subtracted and never counted.
+-- Returns the number of messages that a group has not acknowledged: head − committed, subtracted and not counted.
 --
 -- Parameters: the names.
 -- Returns: the lag; raises undefined_object when there is no such group.
@@ -2337,11 +2345,11 @@ $$;
 
 -- penstock.list_claims(queue_name, group_name)
 --
--- The claims that are held now: by whom, since when it was handed out, and until when.
+-- Lists the claims that are held now: by whom, since when and until when.
 --
 -- Parameters: null for all queues, or all groups.
--- Returns: a row per claim, the one that ends first at the front. Whoever knows a lease_id can settle the claim, so it is
--- null for all but admins.
+-- Returns: a row per claim, the first to expire first. Whoever knows a lease_id can settle the claim, so it is null
+-- for all but admins.
 -- Calls: is_admin. Tables: queues, consumer_groups, partitions, journal, claims (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.list_claims(queue_name text DEFAULT NULL, group_name text DEFAULT NULL)
@@ -2386,9 +2394,10 @@ $$;
 
 -- penstock.list_dead_letters(queue_name, group_name, wanted_reason, after_id, max_rows)
 --
--- The dead letters of a queue, oldest first, with the messages they hold.
+-- Lists the dead letters of a queue, oldest first, with their messages.
 --
--- Parameters: group_name and wanted_reason - null for all; after_id - where the last page ended; max_rows - how many.
+-- Parameters: group_name and wanted_reason - null for all; after_id - where the last page ended; max_rows - the
+-- largest number of rows.
 -- Returns: a row per dead letter.
 -- Calls: find_queue, message_id. Tables: dead_letters, consumer_groups, partitions (read).
 -- Granted to: consumer.
@@ -2430,7 +2439,7 @@ $$;
 
 -- penstock.list_groups(queue_name)
 --
--- Describes the groups of a queue, or of all of them: what waits, what is held, and since when.
+-- Lists the groups of a queue, or of all queues, with the messages that wait and the claims that are held.
 --
 -- Parameters: queue_name - null for all.
 -- Returns: a row per group, by queue and name.
@@ -2473,7 +2482,7 @@ $$;
 
 -- penstock.nack(queue_name, group_name, partition_name, lease_id, failed_offset, error, wait)
 --
--- Ends a claim that failed; see fail_claim for what happens then.
+-- Reports that a claim failed and ends it; see fail_claim for the consequences.
 --
 -- Parameters: the names and the lease id that pop returned; the others as in nack_claim.
 -- Returns: 'retry' or 'dead letter'; raises object_not_in_prerequisite_state when the lease is not live.
@@ -2501,12 +2510,12 @@ $$;
 
 -- penstock.nack_claim(group_id, partition_id, lease_id, failed_offset, error, reason, wait, traceback)
 --
--- Ends a claim that failed, of a group of either mode; fail_claim and fail_range say what happens then. A lease that has expired or
--- is not the claim's own changes nothing.
+-- Reports that a claim failed and ends it, for a group of either mode; see fail_claim and fail_range for the
+-- consequences. If the lease has expired or is not the claim's own, nothing changes.
 --
--- Parameters: failed_offset - the message that failed, if known: those before it count as done; error - what went wrong;
--- reason - what to group dead letters by, the error when null; wait - seconds until the next attempt, null for the backoff;
--- traceback - kept with the dead letter, if it becomes one.
+-- Parameters: failed_offset - the message that failed, if known: those before it count as done; error - the error;
+-- reason - by which dead letters are grouped, null for the error; wait - seconds until the next attempt, null for the
+-- backoff; traceback - stored with the dead letter, if there is one.
 -- Returns: 'retry' or 'dead letter'; null when the lease is not live.
 -- Calls: require_read_committed, use_lock_timeout, nack_ordered, nack_shared. Tables: consumer_groups (read).
 -- Granted to: consumer.
@@ -2550,12 +2559,12 @@ $$;
 
 -- penstock.pop(queue_name, group_name, partition_name, max_messages, lease_time, consumer)
 --
--- Claims a partition that has messages for a group and returns them, a row per message:
--- SELECT * FROM penstock.pop('orders', 'billing'). Acknowledge with ack, nack or renew, by the lease id.
+-- Claims a partition that has messages for a group and returns them, a row per message: SELECT * FROM
+-- penstock.pop('orders', 'billing'). Settle with ack, nack or renew, by the lease id.
 --
--- Parameters: partition_name - null for any; lease_time - seconds, null for the group's or the queue's; consumer - a name
--- for operators.
--- Returns: a row per message, in order; none when there is nothing to give.
+-- Parameters: partition_name - null for any; lease_time - seconds, null for the group's or the queue's; consumer - a
+-- name for operators.
+-- Returns: a row per message, in order; none if there is nothing to deliver.
 -- Calls: pop_claims, unpack. Tables: none of its own.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.pop(
@@ -2586,21 +2595,22 @@ $$;
 -- penstock.pop_batch(requests)
 --
 -- Answers many pops in one call, as JSON: SELECT penstock.pop_batch('[{"request_id": "a", "queue_name": "orders",
--- "consumer_group": "billing", "batch_size": 10}]'). Requests of one group that take any partition get different ones, and
--- none that another request of the batch names; of several that name the same one, one wins. Acknowledge with ack, nack or
--- renew, by the lease id.
+-- "consumer_group": "billing", "batch_size": 10}]'). Requests of one group that take any partition get different
+-- ones, and none that another request of the batch names; of several that name the same partition, one gets it.
+-- Settle with ack, nack or renew, by the lease id.
 --
--- Queues and groups come into being on first use. Where that would have to wait for a push under way, and others are in
--- the batch, the request gets nothing this time.
+-- Queues and groups are created on first use. A request for which that would have to wait for a push in progress gets
+-- nothing this time, if there are other requests in the batch.
 --
 -- Parameters: requests - an array of objects: request_id and queue_name; partition_name ('*' or null: any),
--- consumer_group (default "default"), batch_size (messages at most, default 1), lease_time_seconds (0: the group's or the
--- queue's), consumer (a name for operators).
+-- consumer_group (default "default"), batch_size (largest number of messages, default 1), lease_time_seconds (0: the
+-- group's or the queue's), consumer (a name for operators).
 -- Returns: an object with an answer per request id: leaseId, leaseExpiresAt, queue, partition, messages [messageId,
--- payload, createdAt, traceId]. With nothing to give, leaseId is null and messages is empty. A value that is not JSON is in
--- payloadText, or in payloadBase64, instead of payload; traceId is the message's header of that name.
--- Calls: require_read_committed, ensure_group, queue_lock_class, pop_claims_batch, unpack, payload_json.
--- Tables: queues, consumer_groups (read).
+-- payload, createdAt, traceId]. If there is nothing to deliver, leaseId is null and messages is empty. A value that
+-- is not JSON is in payloadText, or in payloadBase64, instead of payload; traceId is the message's header of that
+-- name.
+-- Calls: require_read_committed, ensure_group, queue_lock_class, pop_claims_batch, unpack, payload_json. Tables:
+-- queues, consumer_groups (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.pop_batch(requests jsonb)
 RETURNS jsonb
@@ -3035,13 +3045,13 @@ $$;
 
 -- penstock.redrive(queue_name, group_name, wanted_reason, wanted_ids, max_rows)
 --
--- Delivers dead letters again, a chunk at a time, to the group that failed and to no other: they move to that group's
--- private lane, in one transaction. Each has its original id in the header penstock-origin, and the name of the partition
--- it was pushed to in penstock-partition; its attempts begin anew. One that failed with rows of a flow that are made of
--- several messages has their ids in penstock-rows: the flow makes these rows of it, and no others.
+-- Delivers dead letters again, a chunk at a time, only to the group that failed: they move to that group's private
+-- lane, in one transaction. Each has its original id in the header penstock-origin, and the name of its original
+-- partition in penstock-partition; its attempts start again. A dead letter that failed with rows of a flow that are
+-- made of several messages has their ids in penstock-rows: the flow makes only these rows of it.
 --
 -- Parameters: those of take_dead_letters.
--- Returns: how many; call again until it is 0.
+-- Returns: the number redriven; call it again until it returns 0.
 -- Calls: take_dead_letters, pack_messages, lock_partitions, append_segments, find_queue, require_read_committed,
 -- use_lock_timeout, message_id. Tables: partitions (read, insert).
 -- Granted to: admin.
@@ -3073,11 +3083,11 @@ BEGIN
             ))) || jsonb_build_object(
                 'penstock-origin', penstock.message_id(d.partition_id, d.message_offset, d.created_at)::text
             ) || CASE
-                -- Outside of lanes the header is the sender's own, and says nothing.
+                -- Outside of lanes these headers are the sender's own, and say nothing.
                 WHEN EXISTS (
                     SELECT FROM penstock.partitions p WHERE p.partition_id = d.partition_id AND p.lane_of IS NOT NULL
                 ) THEN coalesce(d.headers, '{}')
-                ELSE coalesce(d.headers, '{}') - 'penstock-rows'
+                ELSE coalesce(d.headers, '{}') - ARRAY['penstock-partition', 'penstock-origin', 'penstock-rows']
             END || jsonb_strip_nulls(jsonb_build_object(
                 'penstock-rows', array_to_string(d.row_ids, ',')
             )) ORDER BY d.dead_letter_id) AS headers
@@ -3111,14 +3121,14 @@ $$;
 
 -- penstock.release_claim(group_id, partition_id, lease_id)
 --
--- Gives a claim back, of a group of either mode: what is not done is delivered again at once, and this delivery does not count as
--- an attempt. With no lease id an admin takes the claim away from whoever holds it, live or not; in a shared group, every
--- claim of the partition.
+-- Gives a claim up, for a group of either mode: messages that are not done are delivered again at once, and this
+-- delivery does not count as an attempt. Without a lease id an admin takes the claim away from its holder, live or
+-- not; in a shared group, every claim of the partition.
 --
 -- Parameters: lease_id - null to force, for admins.
--- Returns: whether there was such a claim. A lease that has ended is none: that delivery counts as an attempt.
--- Calls: is_admin, require_read_committed, use_lock_timeout, release_ordered, release_shared.
--- Tables: consumer_groups (read).
+-- Returns: whether there was such a claim. An expired lease is none: that delivery counts as an attempt.
+-- Calls: is_admin, require_read_committed, use_lock_timeout, release_ordered, release_shared. Tables: consumer_groups
+-- (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.release_claim(group_id integer, partition_id bigint, lease_id uuid DEFAULT NULL)
 RETURNS boolean
@@ -3132,7 +3142,7 @@ SET jit = off
 AS $$
 BEGIN
     IF lease_id IS NULL AND NOT penstock.is_admin() THEN
-        RAISE EXCEPTION 'permission denied: only an admin takes a claim away from whoever holds it'
+        RAISE EXCEPTION 'permission denied: to release a claim without its lease_id needs the admin role'
             USING ERRCODE = 'insufficient_privilege', HINT = 'Give the claim''s lease_id.';
     END IF;
     PERFORM penstock.require_read_committed('release');
@@ -3148,9 +3158,10 @@ $$;
 
 -- penstock.renew(queue_name, group_name, partition_name, lease_id, lease_time)
 --
--- Gives a claim a new deadline, counted from now.
+-- Extends the lease of a claim, counted from now.
 --
--- Parameters: the names and the lease id that pop returned; lease_time - seconds, null for the group's or the queue's.
+-- Parameters: the names and the lease id that pop returned; lease_time - seconds, null for the group's or the
+-- queue's.
 -- Returns: the new deadline; raises object_not_in_prerequisite_state when the lease is not live.
 -- Calls: find_group, find_partition, renew_claims, require_lease. Tables: none of its own.
 -- Granted to: consumer.
@@ -3176,8 +3187,8 @@ $$;
 
 -- penstock.renew_claims(group_ids, partition_ids, lease_ids, lease_time)
 --
--- Gives any number of claims, of groups of either mode, a new deadline, counted from now. A lease that has expired or is
--- not the claim's own changes nothing.
+-- Extends the leases of any number of claims, of groups of either mode, counted from now. If a lease has expired or
+-- is not the claim's own, nothing changes.
 --
 -- Parameters: parallel arrays, one entry per claim; lease_time - seconds, null for the group's or the queue's.
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.
@@ -3246,16 +3257,17 @@ BEGIN
 END
 $$;
 
--- penstock.seek_partitions(queue_name, group_name, partition_name, to_offset, to_time, to_end, preview, after_partition,
---                          max_partitions)
+-- penstock.seek_partitions(queue_name, group_name, partition_name, to_offset, to_time, to_end, preview,
+--                          after_partition, max_partitions)
 --
--- Moves a group to another position, a chunk of partitions at a time, beside live pushes and pops. A claim that is held
--- there loses its lease. Call it again with the returned position until that is null.
+-- Moves a group to another position, a chunk of partitions at a time, concurrently with pushes and pops. A claim that
+-- is held there loses its lease. Call it again with the returned position until that is null.
 --
--- Parameters: partition_name - null for all; to_offset, to_time or to_end ('earliest', 'latest') - where to: one of
--- them; preview - only say what would happen.
--- Returns: one row: partitions visited and moved, messages that will be delivered again and that will be skipped, claims
--- that lose their lease, partitions that were busy (call again), and where to go on.
+-- Parameters: partition_name - null for all; to_offset, to_time or to_end ('earliest', 'latest') - the new position:
+-- exactly one of them; preview - change nothing, only return what would happen.
+-- Returns: one row: the partitions visited and moved, the messages that will be delivered again and that will be
+-- skipped, the claims that lose their lease, the partitions that were busy (call again), and the position for the
+-- next call.
 -- Calls: find_group, find_partition, require_read_committed, seek_partition. Tables: consumer_groups (lock),
 -- partitions, queues (read).
 -- Granted to: admin.
@@ -3286,7 +3298,7 @@ DECLARE
 BEGIN
     PERFORM penstock.require_read_committed('seek');
     IF num_nonnulls(to_offset, to_time, to_end) <> 1 OR to_end NOT IN ('earliest', 'latest') OR to_offset < 0 THEN
-        RAISE EXCEPTION 'seek needs one of: an offset from 0 on, a time, earliest, latest'
+        RAISE EXCEPTION 'seek requires exactly one of: an offset of 0 or above, a time, earliest, latest'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT preview THEN
@@ -3318,12 +3330,12 @@ $$;
 
 -- penstock.configure_database(create_on_first_use)
 --
--- Changes what holds for the whole database. Without queues on first use, a push, pop or configure of a queue that does
--- not exist fails, and so does a pop of a group that does not: a typing error then makes nothing. Partitions are made on
--- first use all the same.
+-- Changes settings of the whole database. With create_on_first_use off, a push, pop or configure of a queue that does
+-- not exist fails, and so does a pop of a group that does not: a typing error then creates nothing. Partitions are
+-- still created on first use.
 --
--- Parameters: create_on_first_use - whether queues and groups come into being when they are first used; null keeps it.
--- Returns: all settings of the database as they now hold.
+-- Parameters: create_on_first_use - whether queues and groups are created when they are first used; null keeps it.
+-- Returns: all settings of the database, after the change.
 -- Calls: nothing. Tables: database_settings (insert, update).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.configure_database(create_on_first_use boolean DEFAULT NULL)
@@ -3348,7 +3360,8 @@ $$;
 --
 -- Changes a partition, creating it on first use.
 --
--- Parameters: priority - higher is served first; null keeps it. It holds from the next entry in the ready list on.
+-- Parameters: priority - higher is served first; null keeps it. It takes effect with the next entry in the ready
+-- list.
 -- Returns: nothing.
 -- Calls: ensure_partitions, find_partition. Tables: queues, partitions (update).
 -- Granted to: admin.
@@ -3385,8 +3398,8 @@ $$;
 --
 -- Changes a queue's settings, creating the queue on first use. Takes effect with the next push, pop or sweep.
 --
--- Parameters: changes - settings to set; JSON null sets one back to its default; description - null keeps it.
--- Returns: all settings as they now hold.
+-- Parameters: changes - settings to set; JSON null resets one to its default; description - null keeps it.
+-- Returns: all settings of the queue, after the change.
 -- Calls: refuse_first_use, checked_config, require_names, end_waits. Tables: queues (update), consumer_groups (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.configure_queue(
@@ -3474,11 +3487,11 @@ $$;
 
 -- penstock.delete_partition(queue_name, partition_name)
 --
--- Deletes a partition and all that belongs to it. Waits for pushes to it that are under way, at most
--- `penstock.lock_timeout`. A later push begins it anew, at offset 0 and with other message ids.
+-- Deletes a partition with its messages. Waits at most `penstock.lock_timeout` for pushes to it that are in progress.
+-- A later push creates it again, from offset 0 and with other message ids.
 --
 -- Parameters: the names.
--- Returns: how many messages went with it; raises undefined_object when there is no such partition.
+-- Returns: the number of messages deleted; raises undefined_object if there is no such partition.
 -- Calls: use_lock_timeout, find_partition, delete_partitions. Tables: none of its own.
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.delete_partition(queue_name text, partition_name text)
@@ -3495,11 +3508,11 @@ $$;
 
 -- penstock.delete_queue(queue_name)
 --
--- Deletes a queue with its partitions, messages, groups and dead letters. Waits for pushes that are under way, at most
--- `penstock.lock_timeout`. A later push creates it anew.
+-- Deletes a queue with its partitions, messages, groups and dead letters. Waits at most `penstock.lock_timeout` for
+-- pushes that are in progress. A later push creates it again.
 --
 -- Parameters: queue_name.
--- Returns: how many messages went with it; raises undefined_object when there is no such queue.
+-- Returns: the number of messages deleted; raises undefined_object if there is no such queue.
 -- Calls: find_queue, use_lock_timeout, lock_queue, delete_partitions. Tables: queues, consumer_groups, dead_letters,
 -- archives, archive_files (delete), partitions (read).
 -- Granted to: admin.
@@ -3560,7 +3573,7 @@ $$;
 
 -- penstock.get_segment(id)
 --
--- Finds one message by its id, still packed. The id is the address, so this is one index probe.
+-- Finds one message by its id, still packed. The id contains the address, so this is one index probe.
 --
 -- Parameters: id - a message id.
 -- Returns: queue, partition and a slice of one message; no row when there is no such message, or no longer.
@@ -3583,7 +3596,7 @@ AS $$
     JOIN penstock.partitions p ON p.partition_id = a.partition_id
     JOIN penstock.queues q ON q.queue_id = p.queue_id
     CROSS JOIN LATERAL penstock.segment_slices(a.partition_id, a.message_offset, a.message_offset + 1) s
-    -- The same place under another time is another message: the id is then a forgery or from another database.
+    -- The same offset with another time is another message: the id is forged or from another database.
     WHERE penstock.message_id(
         a.partition_id, a.message_offset, penstock.time_in_runs(s.created_at, s.run_counts, s.run_times, s.run_skip)
     ) = get_segment.id
@@ -3591,7 +3604,7 @@ $$;
 
 -- penstock.list_partitions(queue_name, partition_name, after_name, max_rows)
 --
--- Describes the partitions of a queue, or one of them, a page at a time.
+-- Lists the partitions of a queue, or one of them, a page at a time.
 --
 -- Parameters: partition_name - null for all; after_name - where the last page ended; max_rows - null for all.
 -- Returns: a row per partition, by name: its positions and the time of its newest message.
@@ -3635,7 +3648,7 @@ $$;
 
 -- penstock.list_queues(queue_name)
 --
--- Describes the queues, or one of them. Messages are subtracted, never counted, but it visits every partition.
+-- Lists the queues, or one of them. Messages are subtracted, not counted, but every partition is visited.
 --
 -- Parameters: queue_name - null for all; a name that does not exist is an error.
 -- Returns: a row per queue, by name.
@@ -3720,10 +3733,10 @@ $$;
 
 -- penstock.offsets_at(partition_ids, moment)
 --
--- Finds where a moment lies in each of some partitions.
+-- Finds a time in each of some partitions.
 --
 -- Parameters: partition_ids, moment.
--- Returns: for each, in the order given, the first offset whose message is not older.
+-- Returns: for each, in the order given, the first offset whose message is not older than `moment`.
 -- Calls: offset_at. Tables: none of its own.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.offsets_at(partition_ids bigint[], moment timestamptz)
@@ -3731,7 +3744,7 @@ RETURNS bigint[]
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    -- What is staged lies below 0, and is nobody's to ask about.
+    -- Staged segments have negative partition ids and are not visible here.
     SELECT array_agg(
         CASE WHEN w.partition_id > 0 THEN penstock.offset_at(w.partition_id, moment) ELSE 0 END ORDER BY w.position
     )
@@ -3740,14 +3753,14 @@ $$;
 
 -- penstock.purge(queue_name, partition_name)
 --
--- Drops all messages of a queue or of one partition, scheduled ones too, and forgets their dedupe ids. Offsets go on
--- where they were: nothing is numbered twice. Pushes are not blocked, but for partitions that have scheduled messages
--- or dedupe ids; what they add meanwhile stays.
+-- Drops all messages of a queue or of one partition, including scheduled ones, and deletes their dedupe ids. Offsets
+-- continue from where they were: no offset is used twice. Pushes are blocked only in partitions that have scheduled
+-- messages or dedupe ids; messages that they add meanwhile stay.
 --
 -- Parameters: partition_name - null for all partitions of the queue.
--- Returns: how many messages were dropped.
--- Calls: find_queue, find_partition, use_lock_timeout, forget_pushes, partition_span, drop_below.
--- Tables: partitions (lock), scheduled, dedupe_ids (read).
+-- Returns: the number of messages dropped.
+-- Calls: find_queue, find_partition, use_lock_timeout, forget_pushes, partition_span, drop_below. Tables: partitions
+-- (lock), scheduled, dedupe_ids (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.purge(queue_name text, partition_name text DEFAULT NULL)
 RETURNS bigint
@@ -3791,7 +3804,7 @@ $$;
 
 -- penstock.queue_limits(queue_names)
 --
--- What whoever packs messages by itself must know of queues; they need not exist yet.
+-- Returns what a client that packs messages must know of queues, which need not exist yet.
 --
 -- Parameters: queue_names.
 -- Returns: a row per name, in the order given: max_message_bytes and spread.
@@ -3814,7 +3827,7 @@ $$;
 
 -- penstock.queue_spread(queue_name)
 --
--- Over how many partitions a queue spreads pushes that name none; clients ask before they pick one.
+-- Returns the number of partitions over which a queue spreads pushes that name none.
 --
 -- Parameters: queue_name - it need not exist yet.
 -- Returns: the setting; its default for a queue that does not exist.
@@ -3862,12 +3875,12 @@ $$;
 
 -- penstock.read_segments(queue_name, partition_name, start_offset, stop_offset, start_time, stop_time, max_bytes)
 --
--- Reads a range of a partition, still packed: the form that the clients use, a page at a time.
+-- Reads a range of a partition, a page at a time, still packed: the form that the clients use.
 --
--- Parameters: the range by offsets, by times, or both (the narrower holds); null leaves a side open. max_bytes -
--- about how much one page may hold; it has at least one segment.
--- Returns: the rows of segment_slices, each with the partition's id and the offset the next page starts at
--- (null with the last page). No row: the range is empty.
+-- Parameters: the range by offsets, by times, or both (the narrower applies); null leaves a side open. max_bytes -
+-- the approximate size of a page; it has at least one segment.
+-- Returns: the rows of segment_slices, each with the partition's id and the offset of the next page (null on the last
+-- page). No row: the range is empty.
 -- Calls: find_partition, partition_span, offset_at, stop_after_bytes, segment_slices. Tables: none of its own.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.read_segments(
@@ -3901,7 +3914,7 @@ DECLARE
     page_to bigint;
 BEGIN
     IF start_offset < 0 OR stop_offset < 0 THEN
-        RAISE EXCEPTION 'offsets start at 0; % is none', least(start_offset, stop_offset)
+        RAISE EXCEPTION 'offset % is negative; offsets start at 0', least(start_offset, stop_offset)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT s.floor_offset, s.head_offset INTO low, high FROM penstock.partition_span(source) s;
@@ -3924,10 +3937,10 @@ $$;
 
 -- penstock.settings()
 --
--- The settings a queue can have: name, kind, default, bounds, and what each one means. The one place that
--- knows them; validation, defaults, error messages and documentation are derived from it.
+-- Returns the settings of a queue: name, kind, default, bounds and description. Validation, defaults, error messages
+-- and documentation are all derived from it.
 --
--- Returns: one row per setting, in the order people read them.
+-- Returns: one row per setting, in the order of the documentation.
 -- Calls: nothing. Tables: none.
 -- Granted to: producer, consumer.
 CREATE OR REPLACE FUNCTION penstock.settings()
@@ -3977,18 +3990,19 @@ $$;
 
 -- penstock.maintain(after_partition, max_partitions, min_segments, max_seconds)
 --
--- Looks after a chunk of partitions: drops what retention says and merges small segments, and
--- in the end trims what pushes left behind. Call it again with the
--- returned position until that is null; each call is one short transaction and blocks no push. However much there is to
--- drop, it is gone when that is null, except in a partition in which somebody holds a lock, as a push above READ COMMITTED
--- does: that is left to the next pass. One caller works at a time; another one gets no row.
+-- Applies retention and merges small segments in a chunk of partitions; the last call of a pass also trims dedupe ids
+-- and the answers to old pushes. Call it again with the returned position until that is null. Each call is one short
+-- transaction and blocks no push. At the end of a pass everything that retention drops is gone, except in a partition
+-- in which somebody holds a lock, as a push above READ COMMITTED does: the next pass visits it again. One caller
+-- works at a time; another one gets no row.
 --
--- No partition holds up another one. One that fails is left to the next pass, too, which looks at all of it; until it works
--- again, list_failing_timers shows it, and `penstock doctor` does.
+-- A partition that fails does not hold up others. The next pass visits all of it again; until it succeeds,
+-- list_failing_timers and `penstock doctor` show it.
 --
--- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - how many to visit; min_segments -
--- fewer small ones are not merged; max_seconds - after which the call ends, with what is under way.
--- Returns: what was done, and where to go on.
+-- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - the number of partitions to
+-- visit; min_segments - the smallest number of small segments to merge; max_seconds - after this time the call ends
+-- with the partition it is at.
+-- Returns: what was done, and the position for the next call.
 -- Calls: retain_partition, merge_segments, trim_pushes, sweep_stages, put_off, queue_lock_class. Tables: queues,
 -- partitions (read), maintenance (insert, update), failing_timers (read, delete).
 -- Granted to: admin.
@@ -4004,7 +4018,7 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '10ms'
 AS $$
 DECLARE
-    -- A push that was under way when somebody looked may have committed since, with a time from before.
+    -- A push that was in progress during the last pass may have committed since, with an earlier time.
     since   timestamptz := coalesce(
         (SELECT m.looked_at - interval '10 minutes' FROM penstock.maintenance m), '-infinity'
     );
@@ -4020,7 +4034,8 @@ DECLARE
     ended   boolean := true;
 BEGIN
     IF (after_partition >= 0 AND max_partitions > 0 AND max_seconds >= 0) IS NOT TRUE THEN
-        RAISE EXCEPTION 'after_partition, max_partitions and max_seconds must be numbers, and max_partitions above 0'
+        RAISE EXCEPTION 'after_partition is %, max_partitions is %, max_seconds is %: none may be null, max_partitions not below 1',
+            after_partition, max_partitions, max_seconds
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), 0) THEN
@@ -4070,7 +4085,7 @@ BEGIN
                     CASE WHEN place.partition_id = ANY (failing) THEN '-infinity' ELSE since END
                 );
                 merged_segments := merged_segments + merged;
-                -- The transaction shall be short: the next one goes on with this partition.
+                -- Transactions are short: the next one continues with this partition.
                 more := merged > 0 AND merged_segments >= 20000;
                 EXIT WHEN merged = 0;
             END LOOP;
@@ -4113,15 +4128,16 @@ $$;
 
 -- penstock.resync(after_partition, max_partitions)
 --
--- Repairs readiness, after a restore or logical replication that did not run penstock's functions: every partition with
--- work is put in the ready list, every ready list entry that no journal knows is removed, and those at a priority at which nobody looks
--- are moved to their partition's. Harmless at any time, under load too, and
--- as often as you like. Call it again with the returned position until that is null.
+-- Repairs the ready list after a restore, or a logical replication that did not run penstock's functions: every
+-- partition with work gets an entry, entries that no journal row refers to are deleted, and entries at a priority
+-- that no pop looks at are moved to their partition's. It is harmless at any time, also under load. Call it again
+-- with the returned position until that is null.
 --
--- Parameters: after_partition - where the last call ended; max_partitions - how many to visit.
--- Returns: what was repaired, and where to go on.
--- Calls: partition_span, append_state, wake_partitions, require_read_committed, newest_state. Tables: consumer_groups,
--- partitions (lock), queues (update), journal, scheduled (read), ready (update, delete).
+-- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - the number of partitions to
+-- visit.
+-- Returns: what was repaired, and the position for the next call.
+-- Calls: partition_span, append_state, wake_partitions, require_read_committed, newest_state. Tables:
+-- consumer_groups, partitions (lock), queues (update), journal, scheduled (read), ready (update, delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.resync(after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000)
 RETURNS TABLE (visited bigint, repaired bigint, busy bigint, next_partition bigint)
@@ -4142,7 +4158,8 @@ DECLARE
     moved  bigint;
 BEGIN
     IF (max_partitions > 0 AND after_partition >= 0) IS NOT TRUE THEN
-        RAISE EXCEPTION 'max_partitions must be a number above 0, and after_partition one that is not negative'
+        RAISE EXCEPTION 'max_partitions is % and must be above 0; after_partition is % and must be 0 or above',
+            max_partitions, after_partition
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM penstock.require_read_committed('resync');
@@ -4152,7 +4169,8 @@ BEGIN
     -- Against delete_group, which would not see what is appended here.
     PERFORM 1 FROM penstock.consumer_groups g ORDER BY g.group_id FOR KEY SHARE;
     IF after_partition = 0 THEN
-        -- A restore can leave the sequences behind what they have given. Otherwise they are left alone: others use them.
+        -- A restore can leave the sequences behind what they have given. Otherwise they are left alone: others use
+        -- them.
         SELECT greatest(
             (SELECT max(y.seq) FROM penstock.ready y), (SELECT max(j.ready_seq) FROM penstock.journal j)
         ) INTO given;
@@ -4226,9 +4244,9 @@ BEGIN
                     PERFORM penstock.wake_partitions(ARRAY[place.partition_id], ARRAY[span.head_offset], reader.group_id);
                     repaired := repaired + 1;
                 END IF;
-            -- Ready without a place: nobody else can go on from here, so we may; the lock makes us the only one.
+            -- Ready without an entry: nobody else can append the next row, so we may; the lock makes us the only one.
             ELSIF newest.state = 'r' AND NOT EXISTS (
-                -- Level by level: without one, PostgreSQL up to 17 goes through the group's whole line.
+                -- Level by level: without one, PostgreSQL up to 17 reads the group's whole ready list.
                 SELECT 1
                 FROM unnest(place.priorities) l (level)
                 CROSS JOIN LATERAL (
@@ -4262,12 +4280,12 @@ $$;
 
 -- penstock.verify()
 --
--- Compares state and log. Every count must be 0, always, under load too: each check is one statement, which sees one
--- moment.
+-- Checks that states and log agree. Every count must be 0 at any time, also under load: each check is one statement
+-- with one snapshot.
 --
--- Returns: a row per check: its name, how many violate it, and what it means.
+-- Returns: a row per check: its name, the number of violations, and its meaning.
 -- Calls: partition_span, offset_limit, offset_at, int32_at. Tables: segments, partitions, journal, ready, claims,
--- consumer_groups, queues, trimmed, partition_lookup, doorbells, archived, archive_files, scheduled, dedupe_ids,
+-- consumer_groups, queues, trimmed, partition_lookup, late_wakeups, archived, archive_files, scheduled, dedupe_ids,
 -- beginnings, failing_timers (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.verify()
@@ -4311,8 +4329,8 @@ AS $$
         WHERE j.due_at IS NULL AND j.version < j.newest_version AND j.next_claim - j.version <= 8 IS NOT TRUE
         GROUP BY j.group_id, j.partition_id
     ), used_up AS (
-        -- What is offered or held after as many attempts as its group allows. Where nobody knows which message of several
-        -- failed, each comes once more alone, so a limit of one is two.
+        -- What is offered or held after as many attempts as its group allows. Where nobody knows which message of
+        -- several failed, each comes once more alone, so a limit of one is two.
         SELECT w.partition_id, w.message_offset, greatest(g.limited_at, q.limited_at) AS limited_at
         FROM (
             SELECT n.group_id, n.partition_id, n.committed AS message_offset, n.attempt, n.state = 'c' AS held
@@ -4387,11 +4405,11 @@ AS $$
     JOIN spans s ON s.partition_id = n.partition_id
     WHERE NOT (n.committed <= n.claimed_to AND n.claimed_to <= s.head_offset)
     UNION ALL
-    SELECT 'work_not_in_line', count(*), 'messages to read in a partition that is idle for its group'
+    SELECT 'work_not_ready', count(*), 'messages to read in a partition that is idle for its group'
     FROM newest n
     JOIN spans s ON s.partition_id = n.partition_id
     WHERE n.state = 'i' AND s.head_offset > greatest(n.committed, s.floor_offset)
-      AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
+      AND NOT EXISTS (SELECT 1 FROM penstock.late_wakeups w WHERE w.partition_id = s.partition_id)
     UNION ALL
     SELECT 'work_not_taken_up', count(*), 'messages to read in a partition that its group does not know' FROM spans s
     JOIN penstock.consumer_groups g ON g.queue_id = s.queue_id AND (s.lane_of IS NULL OR s.lane_of = g.group_id)
@@ -4407,9 +4425,9 @@ AS $$
           )
       END
       AND NOT EXISTS (SELECT 1 FROM newest n WHERE n.group_id = g.group_id AND n.partition_id = s.partition_id)
-      AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
+      AND NOT EXISTS (SELECT 1 FROM penstock.late_wakeups w WHERE w.partition_id = s.partition_id)
     UNION ALL
-    SELECT 'ready_without_place', count(*), 'ready, and not in the ready list' FROM newest n
+    SELECT 'ready_without_entry', count(*), 'ready, and not in the ready list' FROM newest n
     WHERE n.state = 'r' AND NOT EXISTS (
         SELECT 1 FROM penstock.ready y WHERE y.group_id = n.group_id AND y.seq = n.ready_seq
     )
@@ -4494,11 +4512,11 @@ $$;
 
 -- penstock.cancel(scheduled_ids)
 --
--- Cancels scheduled messages: they will never be in the log. Their dedupe ids are forgotten, so that the same can be
--- pushed again. Waits for a sweep that is publishing one of them right now.
+-- Cancels scheduled messages: they will never be in the log. Their dedupe ids are deleted, so that the same messages
+-- can be pushed again. Waits for a sweep that is publishing one of them.
 --
 -- Parameters: scheduled_ids - ids that a push returned or list_scheduled shows.
--- Returns: those that were cancelled. For the others it was too late, or somebody else was faster.
+-- Returns: the ids that were cancelled. The others were published or cancelled before.
 -- Calls: use_lock_timeout. Tables: scheduled, dedupe_ids (delete), partitions (lock).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.cancel(scheduled_ids bigint[])
@@ -4557,12 +4575,12 @@ $$;
 
 -- penstock.list_scheduled(queue_name, partition_name, after_due, after_id, max_rows)
 --
--- What is scheduled, the one that is due first at the front, a page at a time. A row is what one push gave to one
--- partition, or a part of it where that was large.
+-- Lists scheduled messages, the first to be due first, a page at a time. A row is what one push gave to one
+-- partition, or a part of it if that was large.
 --
 -- Parameters: queue_name and partition_name - null for all; after_due and after_id - the last row of the page before;
--- max_rows - how many.
--- Returns: a row per segment that waits; preview is the beginning of its first message, null where its value is.
+-- max_rows - the largest number of rows.
+-- Returns: a row per scheduled segment; preview is the beginning of its first message, null if the value is null.
 -- Calls: find_queue, find_partition, end_at, null_flags. Tables: scheduled, queues, partitions (read).
 -- Granted to: producer, consumer.
 CREATE OR REPLACE FUNCTION penstock.list_scheduled(
@@ -4612,16 +4630,16 @@ $$;
 
 -- penstock.push(queue_name, messages, partition_name, keys, headers, dedupe_ids, delay, at)
 --
--- Pushes messages from psql or any language: a plain array in, packed by the server. All of them commit together
--- with the caller's transaction. Locks and retryable errors are those of push_segments; what delays and dedupe ids do
--- is said at push_with_options.
+-- Pushes messages from psql or any language: takes a plain array, which the server packs. All messages commit
+-- together with the caller's transaction. For locks and retryable errors see push_segments, for delays and dedupe ids
+-- see push_with_options.
 --
--- Parameters: messages - the values, which may be null; partition_name - where to, or null: then a message with a key
--- goes to partition_for_key, one with a dedupe id likewise to the id's, and the others, together, to one of the queue's
--- spread; keys, headers and dedupe_ids - one per message, or null. Headers are JSON objects of strings; delay - seconds
--- until all of them are due, or at - the time, or neither.
--- Returns: one row per stored segment: where it went and the time its messages got, or under which id it is scheduled
--- and until when; the positions of duplicates among the messages, from 1, and the ids of the originals.
+-- Parameters: messages - the values, which may be null; partition_name - null: a message with a key goes to
+-- partition_for_key of the key, one with a dedupe id to that of the id, and the others, together, to one of the
+-- queue's `spread` partitions; keys, headers and dedupe_ids - one per message, or null. Headers are JSON objects of
+-- strings; delay - seconds until the messages are due, or at - the time, or neither.
+-- Returns: one row per stored segment: its partition and the time of its messages, or the id under which it is
+-- scheduled and until when; the positions of duplicates among the messages, from 1, and the ids of the originals.
 -- Calls: require_messages, pack_messages, push_segments, push_with_options, message_id. Tables: queues (read).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.push(
@@ -4848,25 +4866,24 @@ BEGIN
 END
 $$;
 
--- penstock.push_segments(queue_names, partition_names, counts, bodies, ends, keys, key_ends, headers, header_ends, producer,
---                        sequence)
+-- penstock.push_segments(queue_names, partition_names, counts, bodies, ends, keys, key_ends, headers, header_ends,
+--                        producer, sequence)
 --
--- Appends packed segments to any number of partitions of any number of queues, in one transaction: the form
--- that the clients use. Queues and partitions come into being on first use. Segments of one partition keep the
--- order they are given in.
+-- Appends packed segments to any number of partitions of any number of queues, in one transaction: the form that the
+-- clients use. Queues and partitions are created on first use. Segments of one partition keep the order in which they
+-- are given.
 --
--- Locks, in this order: new names (sorted), then partitions by id (FOR NO KEY UPDATE, until the end of the
--- caller's transaction). Whoever pushes twice in one transaction to partitions in another order than somebody
--- else can deadlock; PostgreSQL then ends one of the two with 40P01. A lock that cannot be had within
--- `penstock.lock_timeout` (default 10 s) ends with 55P03. Both changed nothing and may be tried again, and so may
--- 40001, which a REPEATABLE READ or SERIALIZABLE caller gets when somebody pushed after its snapshot was taken.
+-- Locks, in this order: new names (sorted), then partitions by id (FOR NO KEY UPDATE, until the end of the caller's
+-- transaction). Two transactions that push twice, to the same partitions in another order, can deadlock; PostgreSQL
+-- then ends one of them with 40P01. A lock that is not granted within `penstock.lock_timeout` (default 10 s) is
+-- 55P03. Both change nothing and may be retried, and so may 40001, which a REPEATABLE READ or SERIALIZABLE caller
+-- gets if somebody pushed after its snapshot.
 --
--- Parameters: parallel arrays, one entry per segment; the packing is that of the table `segments`, where null
--- stands for no keys or no headers, which may be null as a whole, and where values are null a byte per message follows
--- the ends (see null_flags); producer and sequence - who pushes, and its number for this call: a call that comes again
--- within an hour, because its answer was lost, gets the first answer and stores nothing. Null for calls that are not
--- repeated, or that are part of a larger transaction.
--- Returns: one row per segment, in the order given: where it went and the time its messages got.
+-- Parameters: parallel arrays, one entry per segment, packed as in the table `segments`; null for no keys or no
+-- headers. If some values are null, a byte per message follows the ends (see null_flags). producer and sequence - who
+-- pushes, and its number for this call: a call that is repeated within an hour, because its answer was lost, gets the
+-- first answer and stores nothing. Null for calls that are not repeated, or that are part of a larger transaction.
+-- Returns: one row per segment, in the order given: its partition, its first offset and the time of its messages.
 -- Calls: lock_partitions, require_segments, append_numbered, pushed_before, use_lock_timeout. Tables: producers
 -- (insert).
 -- Granted to: producer.
@@ -4934,23 +4951,23 @@ $$;
 -- penstock.push_with_options(queue_names, partition_names, counts, bodies, ends, keys, key_ends, headers, header_ends,
 --                            delays, due_ats, dedupe_ids, producer, sequence)
 --
--- push_segments for messages that come later or that count once. A segment with a delay or a due time is kept aside,
--- and gets its offset when it is due. A message whose dedupe id was seen in its partition within the queue's
--- dedupe_window is not stored again: the caller is told which one it repeats. The id of a delayed message counts from
--- now until a window after it has got its offset.
+-- Does what push_segments does, for messages with a delay or a dedupe id. A segment with a delay or a due time is
+-- stored as scheduled, and gets its offset when it is due. A message whose dedupe id was seen in its partition within
+-- the queue's dedupe_window is not stored again; the answer says which message it repeats. The id of a delayed
+-- message counts from now until one window after the message gets its offset.
 --
--- Locks and errors are those of push_segments. A segment that is only kept aside, and has no dedupe ids, does not
--- hold up the pushes of others to its partition.
+-- Locks and errors are those of push_segments. A segment that is only scheduled, and has no dedupe ids, does not
+-- block other pushes to its partition.
 --
 -- Parameters: those of push_segments; delays - seconds per segment, and due_ats - a time per segment: at most one of
--- both, null for none; dedupe_ids - an entry per message of all segments, one segment after the other, null for none;
--- producer and sequence as in push_segments.
--- Returns: one row per segment, in the order given: what was stored and where, or under which id it is scheduled and
--- until when; of each duplicate its position in the segment, from 0, and the original's offset and time, or the id
--- under which that one is still scheduled.
+-- the two, null for none; dedupe_ids - an entry per message of all segments, one segment after the other, null for
+-- none.
+-- Returns: one row per segment, in the order given: what was stored and where, or the id under which it is scheduled
+-- and until when; for each duplicate its position in the segment, from 0, and the original's offset and time, or the
+-- id under which that one is still scheduled.
 -- Calls: use_lock_timeout, require_due, lock_partitions, require_segments, require_dedupe_ids, keep_messages,
--- append_numbered, packed_bytes, partition_span, read_answer. Tables: queues, partitions (read), scheduled, dedupe_ids,
--- producers (insert).
+-- append_numbered, packed_bytes, partition_span, read_answer. Tables: queues, partitions (read), scheduled,
+-- dedupe_ids, producers (insert).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.push_with_options(
     queue_names     text[],
@@ -5022,7 +5039,7 @@ BEGIN
     );
     targets := penstock.lock_partitions(
         queue_names, partition_names,
-        -- What is in no log yet needs no lock of its own, unless what came before has to be looked at.
+        -- A scheduled segment needs no lock of its own, unless dedupe ids have to be checked.
         CASE WHEN dedupe_ids IS NULL AND producer IS NULL THEN ARRAY(
             SELECT NOT u.later FROM unnest(later) WITH ORDINALITY u (later, segment) ORDER BY u.segment
         ) END
@@ -5039,7 +5056,7 @@ BEGIN
     PERFORM penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends);
     now_here := clock_timestamp();
     dues := ARRAY(
-        -- Not in the past: whoever sweeps often begins where the last sweep ended.
+        -- Not in the past: frequent sweeps begin where the last one ended.
         SELECT CASE
             WHEN d.delay IS NOT NULL THEN now_here + make_interval(secs => d.delay)
             WHEN d.due_at IS NOT NULL THEN greatest(d.due_at, now_here)
@@ -5226,11 +5243,10 @@ $$;
 
 -- penstock.abort_stages(writer, run, stage_ids)
 --
--- Gives up stages that were not published. Only those of this run of this writer: others are none of the caller's
--- business.
+-- Removes stages that were not published, if they belong to this run of this writer.
 --
 -- Parameters: writer, run - as in begin_stage; stage_ids.
--- Returns: how many were removed; raises insufficient_privilege when the writer is another user's.
+-- Returns: the number removed; raises insufficient_privilege if the writer belongs to another user.
 -- Calls: require_own_writer, remove_stages. Tables: stages (read).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.abort_stages(writer text, run text, stage_ids bigint[])
@@ -5249,17 +5265,17 @@ $$;
 
 -- penstock.advance_reader(queue_name, group_name, partition_ids, offsets, lineage, takes_over)
 --
--- Tells how far an external group has read. Positions only go forward, except for a reader that takes the group over. A
--- partition that somebody is pushing to is passed over and counted: tell it again with the next call.
+-- Reports how far an external group has read. Positions only go forward, except for a reader that takes the group
+-- over. A partition that somebody is pushing to is skipped and counted as busy: report it again with the next call.
 --
--- A group follows one reader. Where two queries tell the positions of one group, the one that started last has it, and
--- the other is refused: retention would drop what the slower has still to read. The group of a flow is the flow's, which
--- has rules of its own for who may publish.
+-- A group has one reader. If two queries report positions for one group, the one that started last keeps it and the
+-- other gets an error: retention would otherwise drop messages that the slower one has not read. The group of a flow
+-- belongs to the flow, which has its own rules for who may publish.
 --
--- Parameters: partition_ids, offsets - parallel arrays; all below an offset is done; lineage - the reader, by the
--- snapshots that it keeps, or null; takes_over - whether it starts, and the group shall follow it from now on.
--- Returns: how many positions moved, and how many partitions were busy; raises object_not_in_prerequisite_state when
--- another reader has taken the group over.
+-- Parameters: partition_ids, offsets - parallel arrays; all messages below the offset are done; lineage - the reader,
+-- by its lineage of snapshots, or null; takes_over - whether the reader starts and takes the group over.
+-- Returns: the number of positions moved, and of busy partitions; raises object_not_in_prerequisite_state if another
+-- reader has taken the group over.
 -- Calls: require_read_committed, ensure_reader, partition_span, find_queue, newest_state. Tables: consumer_groups
 -- (update), flows (read), partitions (lock), journal, ready (insert, delete), queues (read).
 -- Granted to: consumer.
@@ -5290,7 +5306,7 @@ BEGIN
     IF advance_reader.lineage IS NOT NULL AND NOT EXISTS (SELECT 1 FROM penstock.flows f WHERE f.name = group_name) THEN
         owner := (SELECT g.lineage FROM penstock.consumer_groups g WHERE g.group_id = reader);
         IF owner <> advance_reader.lineage AND NOT takes_over THEN
-            RAISE EXCEPTION 'group "%" of queue "%" follows another query by now, which was started with the same groupId',
+            RAISE EXCEPTION 'group "%" of queue "%" was taken over by another query with the same groupId',
                 group_name, queue_name
                 USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Give each query a groupId of its own.';
         END IF;
@@ -5326,7 +5342,7 @@ BEGIN
         LEFT JOIN LATERAL penstock.newest_state(reader, w.partition_id) j ON true
         WHERE j.version IS NULL OR least(w.position, s.head_offset) > j.committed
            OR exact AND least(w.position, s.head_offset) < j.committed
-    ), left_line AS (
+    ), left_list AS (
         DELETE FROM penstock.ready y
         USING moving m, unnest(levels) v (level)
         WHERE y.group_id = reader AND y.priority = v.level AND y.seq = m.old_seq
@@ -5335,6 +5351,8 @@ BEGIN
         USING moving m
         WHERE j.group_id = reader AND j.partition_id = m.partition_id AND j.version BETWEEN m.version - 8 AND m.version
     ), appended AS (
+        -- Not by append_state: a query may have a hundred thousand partitions, and a call for each takes half as long
+        -- again.
         INSERT INTO penstock.journal (
             group_id, partition_id, version, state, committed, claimed_to, skipped, ready_seq, acked_at
         )
@@ -5353,16 +5371,16 @@ $$;
 
 -- penstock.backlog_by_time(partition_ids, starts, stops, max_messages, max_pieces)
 --
--- When the messages of ranges were pushed, and how large they are: what a reader needs to take the oldest of many
--- partitions first. Messages of one second and partition are one piece. Looks at the rows only, never at the payload; a
--- message counts as the average of its segment.
+-- Returns when the messages of ranges were pushed and how large they are, so that a reader can take the oldest of
+-- many partitions first. Messages of one second and partition are one piece. It reads segment rows without their
+-- payload; each message counts as the average of its segment.
 --
--- Parameters: parallel arrays, an entry per range; max_messages - after so many of a range, the rest of it is left out
--- (but a segment is looked at as a whole); max_pieces - so many segments of a range, and so many pushes of a merged
--- segment, are looked at.
--- Returns: one row of parallel arrays, in the order of the ranges and of their offsets: the position of the range (from
--- 1), the first offset of a piece, how many messages and bytes it has, and the second since 1970. What retention
--- dropped is in none. A range of which the last piece does not reach the end has more than was looked at.
+-- Parameters: parallel arrays, one entry per range; max_messages - the rest of a range after so many messages is left
+-- out (but a segment is counted as a whole); max_pieces - the largest number of segments of a range, and of pushes of
+-- a merged segment, to look at.
+-- Returns: one row of parallel arrays, in the order of the ranges and of their offsets: the position of the range
+-- (from 1), the first offset of a piece, its messages and bytes, and its second since 1970. Messages that retention
+-- dropped are left out. If the last piece of a range ends before the range, the range has more.
 -- Calls: partition_span, run_of. Tables: segments, archived (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.backlog_by_time(
@@ -5454,7 +5472,7 @@ AS $$
             ) t
             WHERE t.hi > r.start AND t.lo < r.stop
         ) x
-        -- What is staged lies below 0, and is nobody's to ask about.
+        -- Staged segments have negative partition ids and are not visible here.
         WHERE r.partition_id > 0
         GROUP BY r.position, x.second
         ORDER BY r.position, x.second
@@ -5463,13 +5481,13 @@ $$;
 
 -- penstock.begin_stage(writer, run, epoch)
 --
--- Begins a stage: room for what one attempt of one task writes, which nobody reads before it is published. The commit
--- waits for the disk, here and in stage_segments: a database that crashes must not take away what a task was told that it
--- has, or the epoch could not be published.
+-- Begins a stage, which holds what one attempt of one task writes until it is published. This commit and that of
+-- stage_segments wait for the disk: if a crash of the database lost what a task has staged, its epoch could not be
+-- published.
 --
--- Parameters: writer - the query's id, or that of a batch write; run - the id of this start of it; epoch - the number
+-- Parameters: writer - the id of the query, or of a batch write; run - the id of this start of it; epoch - the number
 -- of the batch.
--- Returns: the stage's id.
+-- Returns: the id of the stage.
 -- Calls: register_run. Tables: stages (insert).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.begin_stage(writer text, run text, epoch bigint)
@@ -5481,7 +5499,7 @@ DECLARE
     begun bigint;
 BEGIN
     IF num_nonnulls(writer, run, epoch) < 3 OR epoch < 0 THEN
-        RAISE EXCEPTION 'a stage needs a writer, a run, and an epoch from 0 on'
+        RAISE EXCEPTION 'a stage requires a writer, a run, and an epoch of 0 or above'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM penstock.register_run(writer, run);
@@ -5493,10 +5511,11 @@ $$;
 
 -- penstock.deleted_ends(partition_ids)
 --
--- Where partitions ended that were deleted: a reader with positions of its own sees whether it had read them to the end.
+-- Returns the heads of deleted partitions, so that a reader that keeps its own positions can check whether it had
+-- read them to the end.
 --
 -- Parameters: partition_ids.
--- Returns: a row for each that was deleted in the last 30 days from a queue with such a reader.
+-- Returns: a row per partition that was deleted in the last 30 days from a queue with such a reader.
 -- Calls: nothing. Tables: deleted_partitions (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.deleted_ends(partition_ids bigint[])
@@ -5510,11 +5529,11 @@ $$;
 
 -- penstock.ensure_reader(queue_name, group_name)
 --
--- Makes an external group of a queue, or finds it: one whose reader keeps its own positions and tells them with
+-- Creates an external group, or finds it: a group whose reader keeps its own positions and reports them with
 -- advance_reader.
 --
 -- Parameters: the names.
--- Returns: the group's id; raises object_not_in_prerequisite_state when consumers read with this group.
+-- Returns: the group's id; raises object_not_in_prerequisite_state if consumers read with this group.
 -- Calls: find_queue, create_group. Tables: consumer_groups (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.ensure_reader(queue_name text, group_name text)
@@ -5548,8 +5567,8 @@ $$;
 
 -- penstock.keep_snapshot(snapshot)
 --
--- Says that somebody still goes on from a snapshot, which has perhaps nothing to read for months: what nobody has asked
--- for in 90 days is removed. Writes at most once a day.
+-- Marks a snapshot as used. Snapshots that were not used for 90 days are removed, and a query may have nothing to
+-- read for months. Writes at most once a day.
 --
 -- Parameters: snapshot.
 -- Returns: nothing.
@@ -5566,9 +5585,9 @@ $$;
 
 -- penstock.list_stages()
 --
--- The stages there are: what Spark jobs have written and not published.
+-- Lists the stages: what Spark jobs have written and not published.
 --
--- Returns: a row per stage, the oldest first: whose it is, how much it holds, and when it was last written to.
+-- Returns: a row per stage, oldest first: its writer, its size, and when it was last written to.
 -- Calls: nothing. Tables: stages, staged, segments (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.list_stages()
@@ -5593,12 +5612,13 @@ $$;
 
 -- penstock.next_snapshot(snapshot)
 --
--- The snapshot that was saved after another one. A query that comes here again, because its checkpoint went back, must
--- read the very same once more: an epoch of this reading may be published, here or in another database.
+-- Returns the snapshot that was saved after another one. A query that returns to an earlier snapshot, because its
+-- checkpoint went back, must read exactly the same again: an epoch of it may be published, here or in another
+-- database.
 --
 -- Parameters: snapshot.
--- Returns: the child's id and token, or no row. Of several, the one that is known to be published, or else the newest: a
--- call that was repeated because its connection broke leaves older ones that nobody knows.
+-- Returns: the id and token of the next snapshot, or no row. If there are several, the published one, or else the
+-- newest: a call that was repeated because its connection broke leaves older ones that nobody knows.
 -- Calls: nothing. Tables: snapshots (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.next_snapshot(snapshot bigint)
@@ -5615,9 +5635,9 @@ $$;
 
 -- penstock.note_epoch(writer, run, epoch, snapshot)
 --
--- Says which snapshot an epoch reads. A task that reads knows it; the commit of what other tasks write wants it.
+-- Records which snapshot an epoch reads. The tasks that read know it; the commit of the tasks that write needs it.
 --
--- Parameters: writer, run, epoch - as in begin_stage; snapshot - where the epoch's reading ends.
+-- Parameters: writer, run, epoch - as in begin_stage; snapshot - where the epoch ends.
 -- Returns: nothing.
 -- Calls: nothing. Tables: epoch_sources (insert, delete).
 -- Granted to: consumer.
@@ -5627,7 +5647,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- Where the sink is none of ours, nobody else removes them.
+    -- With a sink of another kind nobody else removes them.
     DELETE FROM penstock.epoch_sources e
     WHERE e.writer = note_epoch.writer AND e.run = note_epoch.run AND e.epoch < note_epoch.epoch - 1;
     INSERT INTO penstock.epoch_sources (writer, run, epoch, snapshot_id)
@@ -5638,11 +5658,11 @@ $$;
 
 -- penstock.plan_ranges(partition_ids, starts, stops, page_bytes)
 --
--- Cuts ranges of offsets into pages of about so many bytes, at the borders of segments. Looks at the rows only, never
--- at the payload.
+-- Cuts ranges of offsets into pages of about page_bytes, at the borders of segments. It reads segment rows without
+-- their payload.
 --
--- Parameters: parallel arrays, an entry per range; page_bytes - how much a page shall hold.
--- Returns: the pages, in the order of the ranges and of their offsets; what retention dropped is in none.
+-- Parameters: parallel arrays, one entry per range; page_bytes - the size of a page.
+-- Returns: the pages, in the order of the ranges and of their offsets; messages that retention dropped are in none.
 -- Calls: nothing. Tables: segments (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.plan_ranges(
@@ -5680,33 +5700,32 @@ AS $$
         ) s
         GROUP BY s.page
     ) s
-    -- What is staged lies below, and is nobody's to read.
+    -- Staged segments have negative partition ids and are not visible here.
     WHERE r.partition_id > 0
     ORDER BY r.position, s.start_offset
 $$;
 
 -- penstock.publish_stages(writer, run, epoch, stage_ids, stage_messages, target, reading)
 --
--- Publishes an epoch: all that its stages hold becomes messages of their partitions, in one transaction and once. What
--- is written is the key of each segment; the payload stays where it is, unless it is so small (some 2 KB) that it
--- lies in the row itself.
+-- Publishes an epoch: the segments of its stages become messages of their partitions, in one transaction and exactly
+-- once. Only the key of each segment is written; the payload stays where it is, unless it is so small (some 2 KB)
+-- that it is stored in the row itself.
 --
--- The rules, under a lock per writer: a run that was replaced by a newer one is refused. An epoch past the next one is
--- refused: one was lost between. An epoch that is published already is skipped if it reads the same from its sources
--- and goes to the same target, and refused if not. A stage that is gone, or holds other than its task said, refuses all.
--- So does a queue that the writer has written to and that was deleted since: made anew here, it would have lost its
--- settings.
+-- The rules, under a lock per writer: a run that was replaced by a newer one is refused. An epoch beyond the next one
+-- is refused, because one was lost in between. An epoch that is already published is skipped if it reads the same
+-- from its sources and has the same target, and refused otherwise. If a stage is gone or does not hold the messages
+-- that its task reported, nothing is published; the same if a queue that the writer has written to was deleted since,
+-- because it would be created again without its settings.
 --
--- Locks, in this order: the writer, the stages, new names (sorted), then partitions by id, then queues, as
--- push_segments does.
+-- Locks, in this order: the writer, the stages, new names (sorted), partitions by id, then queues, as push_segments
+-- does.
 --
--- Parameters: writer, run, epoch - as in begin_stage; stage_ids - the attempts that count, in the order in which
--- their messages shall lie; stage_messages - how many messages each has; target - the queue that the sink was given,
--- empty where rows name their own; reading - what all sources read, in any words that are the same for the same reading.
--- Null for either: not known, and not compared.
--- Returns: one row: 'published' or 'skipped', how many segments and messages the epoch has.
--- Calls: require_read_committed, use_lock_timeout, sink_lock_class, register_run, publish_segments, forget_stages,
--- remove_stages.
+-- Parameters: writer, run, epoch - as in begin_stage; stage_ids - the attempts that count, in the order of their
+-- messages; stage_messages - the number of messages of each; target - the queue of the sink, empty if each row names
+-- its own; reading - what all sources read, as any text that is equal for equal reading. Null for either: unknown,
+-- and not compared.
+-- Returns: one row: 'published' or 'skipped', and the number of segments and messages of the epoch.
+-- Calls: require_read_committed, use_lock_timeout, register_run, publish_segments, forget_stages, remove_stages.
 -- Tables: stages (lock), staged, queues (read), sink_runs, sink_commits, epoch_sources, snapshots.
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.publish_stages(
@@ -5733,7 +5752,8 @@ DECLARE
 BEGIN
     PERFORM penstock.require_read_committed('publish_stages');
     PERFORM penstock.use_lock_timeout();
-    PERFORM pg_advisory_xact_lock(penstock.sink_lock_class(), hashtext(writer));
+    -- The class of the lock: see queue_lock_class.
+    PERFORM pg_advisory_xact_lock(1885695604, hashtext(writer));
     -- Each a new statement: under the lock it sees what the last publisher of this writer did.
     run_number := penstock.register_run(writer, run);
     IF EXISTS (SELECT 1 FROM penstock.sink_runs r WHERE r.writer = writer AND r.run_number > run_number) THEN
@@ -5775,7 +5795,7 @@ BEGIN
         RETURN;
     END IF;
     IF epoch > last.epoch + 1 THEN
-        RAISE EXCEPTION 'epoch % of query % comes after epoch %: what lies between was not published',
+        RAISE EXCEPTION 'epoch % of query % comes after epoch %: the epochs between were not published',
             epoch, writer, last.epoch
             USING ERRCODE = '55PS1',
                   HINT = 'Was the database restored to an earlier state, or the query written elsewhere for a while? '
@@ -5808,7 +5828,7 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION 'queue "%", which query % writes to, was deleted; nothing was published', gone, writer
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Create it again, with the settings that it shall have, and run the query again.';
+                  HINT = 'Create it again, with its settings, and run the query again.';
     END IF;
     SELECT p.segments, p.messages INTO segments, messages FROM penstock.publish_segments(stage_ids) p;
     PERFORM penstock.forget_stages(stage_ids);
@@ -5823,7 +5843,7 @@ BEGIN
         SELECT s.stage_id FROM penstock.stages s WHERE s.writer = writer AND s.epoch <= epoch
     ));
     DELETE FROM penstock.epoch_sources e WHERE e.writer = writer AND e.epoch <= epoch;
-    -- Spark keeps a hundred batches unless told otherwise.
+    -- Spark keeps a hundred batches by default.
     DELETE FROM penstock.sink_commits c WHERE c.writer = writer AND c.epoch < epoch - 1000;
     outcome := 'published';
     RETURN NEXT;
@@ -5832,10 +5852,10 @@ $$;
 
 -- penstock.published_batch(writer)
 --
--- Says whether a batch was written under a name: the ledger has one epoch of it then.
+-- Returns whether a batch was published under a name.
 --
 -- Parameters: writer - the name.
--- Returns: a row with how many messages it had and when that was, or none.
+-- Returns: a row with the number of messages and the time, or none.
 -- Calls: nothing. Tables: sink_commits (read).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.published_batch(writer text)
@@ -5850,7 +5870,7 @@ $$;
 --
 -- Reads ranges of any number of partitions, still packed, in one call: the form that Spark's tasks use.
 --
--- Parameters: parallel arrays, an entry per range.
+-- Parameters: parallel arrays, one entry per range.
 -- Returns: the rows of segment_slices, each with the position of its range (from 1), in the order of the ranges.
 -- Calls: segment_slices. Tables: none of its own.
 -- Granted to: consumer.
@@ -5874,15 +5894,16 @@ AS $$
     SELECT r.position, s.*
     FROM unnest(partition_ids, starts, stops) WITH ORDINALITY r (partition_id, start, stop, position)
     CROSS JOIN LATERAL penstock.segment_slices(r.partition_id, r.start, r.stop) s
-    -- What is staged lies below, and is nobody's to read.
+    -- Staged segments have negative partition ids and are not visible here.
     WHERE r.partition_id > 0
 $$;
 
 -- penstock.reader_positions(queue_names, group_name)
 --
--- How far a group has read each partition that it knows: where a reader that lost its own positions goes on.
+-- Returns how far a group has read each partition that it knows, so that a reader that lost its own positions can
+-- continue.
 --
--- Parameters: queue_names - queues; one that has no such group has no rows; group_name.
+-- Parameters: queue_names - a queue that has no such group has no rows; group_name.
 -- Returns: one row of parallel arrays: partition ids and positions.
 -- Calls: newest_state. Tables: queues, consumer_groups, partitions (read).
 -- Granted to: consumer.
@@ -5903,12 +5924,13 @@ $$;
 
 -- penstock.save_snapshot(parent, parent_token, partition_ids, starts, ends, all_ids, all_positions)
 --
--- Keeps how far a batch of a streaming query reads, under an id that Spark's checkpoint can hold whatever the number of
--- partitions. Snapshots a thousand batches back are removed, far behind what Spark keeps of its checkpoint.
+-- Saves how far a batch of a streaming query reads, under an id that fits into Spark's checkpoint whatever the number
+-- of partitions. Snapshots more than a thousand batches old are removed; Spark's checkpoint does not reach back so
+-- far.
 --
--- Parameters: parent, parent_token - the snapshot the batch begins at, 0 for the first; partition_ids, starts, ends -
--- what it reads; all_ids, all_positions - the positions of all partitions after it, or null.
--- Returns: the snapshot's id and token, and the lineage it belongs to: the id of the query's first one.
+-- Parameters: parent, parent_token - the snapshot at which the batch begins, 0 for the first; partition_ids, starts,
+-- ends - what it reads; all_ids, all_positions - the positions of all partitions after it, or null.
+-- Returns: the id and token of the snapshot, and its lineage: the id of the query's first snapshot.
 -- Calls: nothing. Tables: snapshots (insert, delete).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.save_snapshot(
@@ -5957,11 +5979,11 @@ $$;
 
 -- penstock.snapshot_chain(snapshot, snapshot_token, down_to)
 --
--- A snapshot and those before it.
+-- Returns a snapshot and those before it.
 --
--- Parameters: snapshot, snapshot_token - where to begin; down_to - the snapshot to stop before, or null to stop with the first that
--- knows the positions of all partitions.
--- Returns: a row per snapshot, the newest first; raises undefined_object where one is missing.
+-- Parameters: snapshot, snapshot_token - where to begin; down_to - the snapshot to stop before, or null to stop at
+-- the first that has the positions of all partitions.
+-- Returns: a row per snapshot, newest first; raises undefined_object if one is missing.
 -- Calls: nothing. Tables: snapshots (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.snapshot_chain(
@@ -6004,13 +6026,13 @@ $$;
 
 -- penstock.source_heads(queue_names, queue_pattern, with_floors, reader, skip_missing)
 --
--- Where all partitions of some queues stand, by one or two probes of the index each: what a reader of whole queues
--- looks at to see what is new.
+-- Returns the heads of all partitions of some queues, with one or two index probes for each: a reader of whole queues
+-- calls it to find new messages.
 --
--- Parameters: queue_names - queues that must exist; or queue_pattern - a regular expression that a queue's whole name
--- must match; with_floors - whether the floors are wanted too; reader - a group whose private lanes are wanted too;
--- skip_missing - whether a queue that does not exist has no partitions, instead of being an error.
--- Returns: one row of parallel arrays: partition ids, floors (0 where not wanted), heads.
+-- Parameters: queue_names - queues that must exist; or queue_pattern - a regular expression that matches the whole
+-- name of a queue; with_floors - whether to return floors too; reader - a group whose private lanes are included;
+-- skip_missing - whether a queue that does not exist is skipped instead of being an error.
+-- Returns: one row of parallel arrays: partition ids, floors (0 unless with_floors), heads.
 -- Calls: find_queue, partition_span, newest_segment. Tables: queues, consumer_groups, partitions (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.source_heads(
@@ -6053,7 +6075,7 @@ $$;
 
 -- penstock.source_places(partition_ids)
 --
--- The names of partitions, and where they stand.
+-- Returns the names and positions of partitions.
 --
 -- Parameters: partition_ids.
 -- Returns: a row for each that exists.
@@ -6079,11 +6101,11 @@ $$;
 
 -- penstock.spend_bytes(partition_ids, starts, stops, max_bytes)
 --
--- Shortens ranges so that each holds at most so many bytes, but at least one message. Within a segment a message
--- counts as the segment's average. Readers of the versions before backlog_by_time call it.
+-- Shortens ranges so that each has at most max_bytes, but at least one message. Each message counts as the average of
+-- its segment. Readers of versions before backlog_by_time call it.
 --
--- Parameters: parallel arrays, an entry per range; max_bytes - for each of them.
--- Returns: a row per range, in the order given: where to stop, and about how many bytes that is.
+-- Parameters: parallel arrays, one entry per range; max_bytes - for each of them.
+-- Returns: a row per range, in the order given: its new end, and its approximate bytes.
 -- Calls: partition_span. Tables: segments, archived (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.spend_bytes(
@@ -6129,7 +6151,7 @@ BEGIN
                   LIMIT 1
               ), 0)
               AND s.base_offset < stops[i] AND s.base_offset + s.count > starts[i]
-              -- What is staged lies below 0, and is nobody's to ask about.
+              -- Staged segments have negative partition ids and are not visible here.
               AND s.partition_id > 0
             ORDER BY s.base_offset)
         LOOP
@@ -6154,20 +6176,20 @@ $$;
 -- penstock.stage_segments(stage, first_ordinal, queue_names, partition_names, counts, body, ends, keys, key_ends,
 --                         headers, header_ends)
 --
--- Writes packed segments to a stage. The queue's limits and compression hold here, as they do for a push. Calling it
+-- Writes packed segments to a stage. The limits and the compression of the queue apply, as for a push. To call it
 -- again with the same first_ordinal does nothing, so a caller whose connection broke may repeat the call.
 --
--- The columns of all segments lie end to end in one value, and each is cut out of it here: an array of them would be
--- copied twice more, to disk where it is large, and costs the caller an object per segment.
+-- The columns of all segments are concatenated in one value, which is cut here: an array of them would be copied
+-- twice more, to disk if it is large, and would cost the caller an object per segment.
 --
--- Parameters: first_ordinal - how many segments the stage has before these; queue_names, partition_names, counts - an
--- entry per segment; body, keys, headers - the columns of push_segment, one segment after the other; ends, key_ends,
--- header_ends - where each value ends, counted anew from 0 in every segment; after all ends, where some values are null, a
--- byte for each message that says whether it is. A segment whose keys are all empty has none, and so with headers.
--- Returns: nothing; raises object_not_in_prerequisite_state when the stage was given up or is published already, and
--- insufficient_privilege when it is another user's.
--- Calls: require_own_writer, require_names, require_packed, require_texts, texts_are_plain, column_starts, null_flags, compresses,
--- effective_settings. Tables: stages (lock), staged, segments (insert), queues (read).
+-- Parameters: first_ordinal - the number of segments that the stage has before these; queue_names, partition_names,
+-- counts - one entry per segment; body, keys, headers - the columns of push_segment, one segment after the other;
+-- ends, key_ends, header_ends - where each value ends, counted from 0 in every segment; if some values are null, a
+-- byte per message follows all ends. A segment whose keys are all empty has none; the same for headers.
+-- Returns: nothing; raises object_not_in_prerequisite_state if the stage was removed or published, and
+-- insufficient_privilege if it belongs to another user.
+-- Calls: lock_stage, require_names, require_packed, require_texts, texts_are_plain, column_starts, null_flags,
+-- compresses, effective_settings. Tables: staged, segments (insert), queues (read).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.stage_segments(
     stage           bigint,
@@ -6199,20 +6221,13 @@ DECLARE
     key_starts    integer[];
     header_starts integer[];
     total         integer;
-    writer        text;
     nulls         bytea;
 BEGIN
     IF (cardinality(queue_names) = ALL (ARRAY[cardinality(partition_names), cardinality(counts)])) IS NOT TRUE THEN
         RAISE EXCEPTION 'queue_names, partition_names and counts must be of one length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- Held until we commit: whoever publishes or gives up the stage sees these segments, or we find it gone.
-    SELECT s.writer INTO writer FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'stage % is gone: another attempt was published, or it was given up', stage
-            USING ERRCODE = 'object_not_in_prerequisite_state';
-    END IF;
-    PERFORM penstock.require_own_writer(writer);
+    PERFORM penstock.lock_stage(stage);
     PERFORM penstock.require_names(VARIADIC known);
     PERFORM penstock.require_names(VARIADIC ARRAY(SELECT DISTINCT n FROM unnest(partition_names) n));
     INSERT INTO penstock.staged (stage_id, first_ordinal, queue_names, partition_names, counts)
@@ -6320,15 +6335,15 @@ $$;
 
 -- penstock.sweep_stages(older_than)
 --
--- Removes what Spark jobs left behind: stages to which nothing was written for so long, old entries of the ledger, of
--- what epochs read and of poison, and the snapshots of queries that have not run for 90 days. A job that took longer than
--- this between writing and committing fails when it commits, and publishes nothing. Maintenance calls it; the newest
--- epoch of a streaming query is kept for ever.
+-- Removes what Spark jobs left behind: stages that were not written to for older_than, old rows of published epochs,
+-- of the sources of epochs and of poison messages, and the snapshots of queries that have not run for 90 days. A job
+-- that takes longer than this between writing and committing fails when it commits, and publishes nothing. The newest
+-- epoch of a streaming query is kept. Maintenance calls it.
 --
--- Parameters: older_than - how long ago.
--- Returns: how many stages were removed.
--- Calls: remove_stages. Tables: stages, staged (read), sink_commits, sink_runs, epoch_sources, poison,
--- snapshots, deleted_partitions (delete).
+-- Parameters: older_than - the age of a stage.
+-- Returns: the number of stages removed.
+-- Calls: remove_stages. Tables: stages, staged (read), sink_commits, sink_runs, epoch_sources, poison, snapshots,
+-- deleted_partitions (delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.sweep_stages(older_than interval DEFAULT interval '1 day')
 RETURNS integer
@@ -6371,11 +6386,11 @@ $$;
 
 -- penstock.list_failing_timers()
 --
--- The timers that failed and were put off, the first to fail first.
+-- Lists the timers that failed and were postponed, the first to fail first.
 --
--- Returns: a row per timer: what it is (see serve_timer; 'maintenance' is that of a partition, which is tried with every
--- pass, 'sweep' the sweep as a whole), its queue, group, partition and place as far as it has them, since
--- when it fails and how often it did, when it is tried again, and the error.
+-- Returns: a row per timer: its kind (see serve_timer; 'maintenance' of a partition is tried with every pass, 'sweep'
+-- is the sweep as a whole), its queue, group, partition and place if it has them, since when and how often it failed,
+-- when it is tried again, and the error.
 -- Calls: nothing. Tables: failing_timers, consumer_groups, partitions, queues (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.list_failing_timers()
@@ -6397,21 +6412,22 @@ $$;
 
 -- penstock.sweep(max_rows, since)
 --
--- Does what time brings: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
--- over, looks at parked ones once more, gives scheduled messages their offsets, answers doorbells, takes up partitions
--- for new groups, and trims the journal behind the newest rows. Every consumer calls it now and then, in a transaction
--- of its own; one works at a time and the others return at once. It never waits for a lock, so somebody's open
--- transaction cannot stop the timers. With nothing due it writes nothing.
+-- Fires due timers: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
+-- over, checks parked ones once more, gives scheduled messages their offsets, fires late wake-ups, enrols partitions
+-- in new groups, and trims the journal. Every consumer calls it now and then, in a transaction of its own; one sweep
+-- works at a time, and the others return at once. It never waits for a lock, so an open transaction cannot stop the
+-- timers. If nothing is due it writes nothing.
 --
--- No timer holds up another one. If the whole fails, nothing of it has happened, and all is done once more, one timer after
--- the other. One that fails is put off, longer each time (failing_timers); list_failing_timers shows it, and `penstock
--- doctor` does.
+-- A timer that fails does not hold up others. If the sweep fails as a whole, nothing of it has happened, and each
+-- timer is fired separately. A timer that fails is postponed, longer each time (failing_timers); list_failing_timers
+-- and `penstock doctor` show it.
 --
--- Parameters: max_rows - how many timers to serve, at most, in the two seconds or so that it takes at most; since - timers that were due before are left alone. Served timers
--- leave dead index entries behind, which nothing removes while somebody holds a transaction open; whoever sweeps often
--- begins where the last sweep says, and every few seconds at the beginning, for what was locked or committed late.
--- Returns: what was done; when the next timer is due, if that is within ten seconds; and where the next sweep may
--- begin, null when this one did not get to the end. No row when another sweep is at work.
+-- Parameters: max_rows - the largest number of timers to fire; it takes about two seconds at most; since - timers
+-- that were due before are left alone. Fired timers leave dead index entries, which cannot be removed while somebody
+-- holds a transaction open; a frequent caller passes swept_to of the last sweep, and every few seconds the default,
+-- for timers that were locked or committed late.
+-- Returns: what was done; when the next timer is due, if within ten seconds; and where the next sweep may begin, null
+-- if this one did not get to the end. No row while another sweep is working.
 -- Calls: require_read_committed, sweep_together, sweep_apart, retry_timers, put_off. Tables: sweep_lock (lock),
 -- failing_timers (read, delete).
 -- Granted to: consumer.
@@ -6431,7 +6447,8 @@ DECLARE
     apart   record;
 BEGIN
     IF (max_rows > 0) IS NOT TRUE OR since IS NULL THEN
-        RAISE EXCEPTION 'max_rows must be above 0, and since must not be null' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'max_rows is % and must be above 0; since is % and must not be null', max_rows, since
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
     BEGIN
         -- A table that only the owner can lock, in a mode that conflicts with itself alone and leaves no trace.
@@ -6458,7 +6475,7 @@ BEGIN
         next_due := NULL;
         swept_to := NULL;
         IF apart.failed = 0 THEN
-            -- What fails is none of the timers: say so, or nobody would know.
+            -- No single timer fails, so the failure is recorded as that of the sweep.
             PERFORM penstock.put_off('sweep', 0, 0, 0, state, problem);
         END IF;
     END IF;
@@ -6476,12 +6493,12 @@ $$;
 
 -- penstock.archive_bound(target, settings)
 --
--- How far retention may drop a partition, as far as the archive is concerned. A queue of which no archive was ever begun
--- does not wait for one, unless its setting keep_until_archived is on; and none waits where that is off. Private lanes
--- are never archived, so nothing of them waits.
+-- Returns up to which offset retention may drop a partition with regard to the archive. A queue that was never
+-- archived does not wait for an archive unless its setting keep_until_archived is on, and none does if that is off.
+-- Private lanes are never archived and never wait.
 --
 -- Parameters: target - the partition; settings - its queue's.
--- Returns: the offset; the largest there is when nothing waits.
+-- Returns: the offset; the largest bigint if nothing waits.
 -- Calls: archived_to. Tables: partitions, archives (read).
 CREATE OR REPLACE FUNCTION penstock.archive_bound(target bigint, settings jsonb)
 RETURNS bigint
@@ -6499,26 +6516,12 @@ AS $$
     WHERE p.partition_id = target
 $$;
 
--- penstock.archive_lock_class()
---
--- The first key of the advisory lock that a run of `penstock archive` holds while it lasts (the second is the queue's
--- id).
---
--- Returns: a constant.
--- Calls: nothing. Tables: none.
-CREATE OR REPLACE FUNCTION penstock.archive_lock_class()
-RETURNS integer
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$
-    SELECT 1885695605
-$$;
-
 -- penstock.archived_to(target)
 --
--- How far a partition is archived: the next archive begins there.
+-- Returns the offset up to which a partition is archived. The next archive begins there.
 --
 -- Parameters: target - the partition.
--- Returns: the offset; 0 when nothing is archived.
+-- Returns: the offset; 0 if nothing is archived.
 -- Calls: nothing. Tables: archived (read).
 CREATE OR REPLACE FUNCTION penstock.archived_to(target bigint)
 RETURNS bigint
@@ -6534,11 +6537,11 @@ $$;
 
 -- penstock.checked_config(old, changes)
 --
--- Applies changes to a configuration: a value sets, a JSON null sets back to the default, and the alias
--- window_buffer means quiet_period.
+-- Applies changes to a configuration: a value sets, a JSON null resets to the default, and the alias window_buffer
+-- means quiet_period.
 --
--- Parameters: old - the configuration so far; changes - what somebody wants.
--- Returns: the new configuration; raises invalid_parameter_value when it would not be valid.
+-- Parameters: old - the configuration so far; changes - the changes requested.
+-- Returns: the new configuration; raises invalid_parameter_value if it is not valid.
 -- Calls: settings_problem, settings. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.checked_config(old jsonb, changes jsonb)
 RETURNS jsonb
@@ -6550,7 +6553,7 @@ DECLARE
 BEGIN
     IF jsonb_typeof(wanted) = 'object' AND wanted ? 'window_buffer' THEN
         IF wanted ? 'quiet_period' THEN
-            RAISE EXCEPTION 'window_buffer is another name of quiet_period: give one of them'
+            RAISE EXCEPTION 'window_buffer is another name of quiet_period: give only one of them'
                 USING ERRCODE = 'invalid_parameter_value';
         END IF;
         wanted := wanted - 'window_buffer' || jsonb_build_object('quiet_period', wanted -> 'window_buffer');
@@ -6580,7 +6583,7 @@ $$;
 --
 -- Fills in the default of every setting that a queue's configuration leaves out.
 --
--- Parameters: config - the settings somebody set.
+-- Parameters: config - the settings that were set.
 -- Returns: all settings as one JSON object.
 -- Calls: settings. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.effective_settings(config jsonb)
@@ -6667,11 +6670,10 @@ $$;
 
 -- penstock.group_settings_problem(config)
 --
--- Says what is wrong with a group's configuration. A group can override those settings of its queue that are about
--- consuming.
+-- Checks the configuration of a group. A group can override those settings of its queue that concern consuming.
 --
--- Parameters: config - the settings somebody wants, as a JSON object.
--- Returns: the first problem as a sentence that says what to do, or null.
+-- Parameters: config - the settings, as a JSON object.
+-- Returns: the first problem, as an error text, or null.
 -- Calls: settings_problem. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.group_settings_problem(config jsonb)
 RETURNS text
@@ -6696,8 +6698,8 @@ $$;
 
 -- penstock.is_admin()
 --
--- Says whether whoever is logged in may do what admins do: a member of penstock_admin, or of the schema's owner. It is
--- the login that counts: a function that runs as its owner has no other word of its caller.
+-- Returns whether the session user may do what admins may: a member of penstock_admin, or of the schema's owner. The
+-- session user decides, because a SECURITY DEFINER function runs as its owner and cannot see its caller.
 --
 -- Parameters: none.
 -- Returns: whether.
@@ -6716,9 +6718,9 @@ $$;
 
 -- penstock.lock_queue(queue)
 --
--- Takes a queue's exclusive lock: waits until the pushes that are under way have ended. Whoever waits for it would
--- stop all pushes that come after, so it waits in short spells with pauses between them: somebody's open transaction
--- delays the caller, and not the queue.
+-- Takes a queue's exclusive lock, after all pushes in progress have ended. A waiting exclusive lock blocks all later
+-- pushes, so this waits in short periods with pauses between them: an open transaction delays the caller, and not the
+-- queue.
 --
 -- Parameters: queue - the queue's id.
 -- Returns: nothing; raises lock_not_available after the caller's lock_timeout.
@@ -6739,7 +6741,7 @@ BEGIN
             RETURN;
         EXCEPTION WHEN lock_not_available THEN
             IF clock_timestamp() > deadline THEN
-                RAISE EXCEPTION 'a push to this queue has been under way for longer than %', allowed
+                RAISE EXCEPTION 'a push to this queue has been in progress for longer than %', allowed
                     USING ERRCODE = 'lock_not_available';
             END IF;
         END;
@@ -6750,11 +6752,11 @@ $$;
 
 -- penstock.name_problem(name)
 --
--- Says what is wrong with the name of a queue or a partition.
+-- Checks the name of a queue or a partition.
 --
--- Parameters: name - 1 to 255 bytes without control characters (U+0000 to U+001F and U+007F to U+009F, in every locale); '*' alone means "any" and names nothing, and a first
--- '~' is kept for private lanes.
--- Returns: the problem as a sentence that says what to do, or null.
+-- Parameters: name - 1 to 255 bytes without control characters (U+0000 to U+001F and U+007F to U+009F, in every
+-- locale); '*' means any partition and is no name, and a leading '~' is reserved for private lanes.
+-- Returns: the problem, as an error text, or null.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.name_problem(name text)
 RETURNS text
@@ -6773,9 +6775,14 @@ $$;
 
 -- penstock.queue_lock_class()
 --
--- The first key of the advisory locks that penstock takes on a queue (the second is the queue's id): shared by
--- whoever adds partitions, exclusive for whoever deletes the queue.
+-- Returns the first key of the advisory locks on queues. The first keys of all advisory locks of penstock:
 --
+-- 1885695603 - a queue (second key: its id). Shared by whoever pushes or adds partitions, exclusive for whoever deletes
+-- the queue. With 0 as second key: maintenance.
+-- 1885695604 - publishing for a writer (second key: a hash of the writer's name); publish_stages.
+-- 1885695605 - a run of `penstock archive` (second key: the queue's id); begin_archive.
+--
+-- Parameters: none.
 -- Returns: a constant.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.queue_lock_class()
@@ -6787,7 +6794,7 @@ $$;
 
 -- penstock.refuse_first_use(queue_names, group_name)
 --
--- Refuses to make queues, or a group, where the database is set to make none on first use.
+-- Raises an error if queues or a group do not exist and the database does not create them on first use.
 --
 -- Parameters: queue_names - queues that are about to be used; group_name - a group of theirs, or null.
 -- Returns: nothing; raises undefined_object.
@@ -6806,7 +6813,7 @@ BEGIN
     WHERE NOT EXISTS (SELECT 1 FROM penstock.queues q WHERE q.name = w.name)
     LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'there is no queue "%", and this database makes none on first use', missing
+        RAISE EXCEPTION 'there is no queue "%", and this database creates none on first use', missing
             USING ERRCODE = 'undefined_object',
                   HINT = 'Create it with "penstock create" or create_queue; "penstock queues" lists those there are.';
     END IF;
@@ -6816,7 +6823,7 @@ BEGIN
     )
     LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'queue "%" has no group "%", and this database makes none on first use', missing, group_name
+        RAISE EXCEPTION 'queue "%" has no group "%", and this database creates none on first use', missing, group_name
             USING ERRCODE = 'undefined_object',
                   HINT = 'Create it with "penstock group create" or create_group; "penstock groups" lists those there are.';
     END IF;
@@ -6825,7 +6832,7 @@ $$;
 
 -- penstock.require_names(names)
 --
--- Refuses names that a queue or partition cannot have, before anything is written.
+-- Raises an error if a name is not valid for a queue or partition.
 --
 -- Parameters: names - names of queues or partitions.
 -- Returns: nothing; raises invalid_parameter_value.
@@ -6856,8 +6863,8 @@ $$;
 
 -- penstock.require_read_committed(caller)
 --
--- Refuses to go on above READ COMMITTED, where a statement does not see what was committed after the transaction's
--- first one: the state of a group, looked at so, may be an old one.
+-- Raises an error unless the transaction is READ COMMITTED. Above that a statement does not see what was committed
+-- after the first statement of the transaction, so the state of a group that it sees may be out of date.
 --
 -- Parameters: caller - the function to name in the error.
 -- Returns: nothing; raises active_sql_transaction.
@@ -6878,11 +6885,11 @@ $$;
 
 -- penstock.require_texts(count, keys, key_ends, headers, header_ends)
 --
--- Refuses keys that are no text and headers that are not JSON objects of strings: whoever reads them in SQL could not be
--- shown them as they are. Looks at each message; the caller has found that something may be wrong (texts_are_plain).
+-- Raises an error if a key is not text or if headers are not a JSON object of strings: they could not be shown in
+-- SQL. It checks each message; callers use texts_are_plain first.
 --
 -- Parameters: packed columns, null where unused.
--- Returns: nothing; raises invalid_parameter_value and says which message it is.
+-- Returns: nothing; raises invalid_parameter_value with the position of the message.
 -- Calls: decoded_key, decoded_headers, int32_at. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.require_texts(
     count integer, keys bytea, key_ends bytea, headers bytea, header_ends bytea
@@ -6924,10 +6931,10 @@ $$;
 
 -- penstock.settings_problem(config)
 --
--- Says what is wrong with a queue's configuration.
+-- Checks the configuration of a queue.
 --
--- Parameters: config - the settings somebody wants, as a JSON object.
--- Returns: the first problem as a sentence that says what to do, or null.
+-- Parameters: config - the settings, as a JSON object.
+-- Returns: the first problem, as an error text, or null.
 -- Calls: settings. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.settings_problem(config jsonb)
 RETURNS text
@@ -6980,11 +6987,11 @@ $$;
 
 -- penstock.texts_are_plain(keys, headers)
 --
--- Looks at the keys and headers of a whole batch at once, quickly.
+-- Checks the keys and headers of a whole batch at once, quickly.
 --
 -- Parameters: keys, headers - packed columns, null where unused.
--- Returns: whether all of it is text, and JSON objects of strings. False is no verdict: spaces and escapes such as \u0041
--- are not seen through here, and require_texts looks at each message.
+-- Returns: whether all keys are text and all headers JSON objects of strings. False does not mean that one is wrong:
+-- spaces and escapes such as \u0041 are not recognised here, and require_texts checks each message.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.texts_are_plain(keys bytea, headers bytea)
 RETURNS boolean
@@ -7006,8 +7013,8 @@ $$;
 
 -- penstock.use_lock_timeout()
 --
--- Lets a caller choose how long a function waits for locks: SET penstock.lock_timeout = '2s'. The calling function
--- declares SET lock_timeout itself, so the caller's own value comes back when it returns.
+-- Applies the caller's lock timeout: SET penstock.lock_timeout = '2s'. The calling function declares SET lock_timeout
+-- itself, so the caller's own value is restored when it returns.
 --
 -- Returns: nothing.
 -- Calls: nothing. Tables: none.
@@ -7024,13 +7031,14 @@ $$;
 
 -- penstock.bury_staged(stage_ids)
 --
--- Makes dead letters of messages, each with a copy of the message: the one that lies with it, where a task brought one
--- along, or else from the log. One that retention has dropped meanwhile, and of which nobody has a copy, leaves none.
+-- Makes dead letters of staged messages, each with a copy of the message: the one that a task staged with it, or else
+-- the one in the log. A message that retention has dropped, and of which there is no copy, leaves no dead letter.
 --
--- Parameters: stage_ids - whose rows of staged_dead_letters; of the same message, the first counts, with all the rows
--- that it failed with.
--- Returns: how many dead letters were made.
--- Calls: segment_slices, unpack. Tables: staged_dead_letters, partitions, consumer_groups (read), dead_letters (insert).
+-- Parameters: stage_ids - whose rows of staged_dead_letters; if a message is staged several times, the first one
+-- counts, with all the rows that it failed with.
+-- Returns: the number of dead letters.
+-- Calls: segment_slices, unpack. Tables: staged_dead_letters, partitions, consumer_groups (read), dead_letters
+-- (insert).
 CREATE OR REPLACE FUNCTION penstock.bury_staged(stage_ids bigint[])
 RETURNS bigint
 LANGUAGE sql
@@ -7191,12 +7199,17 @@ BEGIN
 END
 $$;
 
--- penstock.append_state(before, next_state, committed, attempt, narrow_attempt, narrow_to, due_at, first_error, last_error)
+-- penstock.append_state(before, next_state, committed, attempt, narrow_attempt, narrow_to, due_at, first_error,
+--                       last_error, held)
 --
--- Appends the next journal row of a (group, partition) that nobody holds any more, and its ready list entry where the
--- state is ready. The caller is the one who may (see the table of owners in docs/design.md).
+-- Appends the next journal row of a (group, partition), and the ready list entry where the new state is ready. The
+-- caller is the one who may (see the table of owners in docs/design.md).
 --
--- Parameters: before - the newest row; the others - what the new row says.
+-- Functions that append many rows, or one for every pop or ack, insert them themselves: claim_partition, ack_claims,
+-- wake_partitions, advance_reader.
+--
+-- Parameters: before - the newest row; held - whether the claim goes on, with its lease, its end and the time it was
+-- handed out; the others - what the new row says.
 -- Returns: nothing.
 -- Calls: nothing. Tables: journal, ready (insert), partitions (read).
 CREATE OR REPLACE FUNCTION penstock.append_state(
@@ -7208,26 +7221,29 @@ CREATE OR REPLACE FUNCTION penstock.append_state(
     narrow_to      bigint      DEFAULT NULL,
     due_at         timestamptz DEFAULT NULL,
     first_error    text        DEFAULT NULL,
-    last_error     text        DEFAULT NULL
+    last_error     text        DEFAULT NULL,
+    held           boolean     DEFAULT false
 )
 RETURNS void
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    place bigint := CASE WHEN next_state = 'r' THEN nextval('penstock.ready_seq') END;
+    entry bigint := CASE WHEN next_state = 'r' THEN nextval('penstock.ready_seq') END;
 BEGIN
     INSERT INTO penstock.journal (
         group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
-        ready_seq, due_at, acked_at, first_error, last_error
+        ready_seq, due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
     ) VALUES (
-        before.group_id, before.partition_id, before.version + 1, next_state,
-        append_state.committed, append_state.committed, before.skipped,
-        append_state.attempt, append_state.narrow_attempt, append_state.narrow_to,
-        place, append_state.due_at, before.acked_at, append_state.first_error, append_state.last_error
+        before.group_id, before.partition_id, before.version + 1, next_state, append_state.committed,
+        CASE WHEN held THEN before.claimed_to ELSE append_state.committed END, before.skipped,
+        append_state.attempt, append_state.narrow_attempt, append_state.narrow_to, entry, append_state.due_at,
+        CASE WHEN held THEN before.lease_id END, CASE WHEN held THEN before.consumer END,
+        CASE WHEN held THEN coalesce(before.claimed_at, before.at) END,
+        before.acked_at, append_state.first_error, append_state.last_error
     );
-    IF place IS NOT NULL THEN
+    IF entry IS NOT NULL THEN
         INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
-        SELECT before.group_id, p.priority, place, p.partition_id
+        SELECT before.group_id, p.priority, entry, p.partition_id
         FROM penstock.partitions p
         WHERE p.partition_id = before.partition_id;
     END IF;
@@ -7236,7 +7252,8 @@ $$;
 
 -- penstock.bury(claim, failing, error, reason, traceback)
 --
--- Keeps a copy of a message that exhausted its attempts. A message that retention has dropped meanwhile leaves none.
+-- Makes a dead letter: a copy of a message whose attempts are used up. A message that retention has dropped leaves
+-- none.
 --
 -- Parameters: as in fail_claim.
 -- Returns: nothing.
@@ -7266,7 +7283,7 @@ $$;
 
 -- penstock.claim_named(reader, queue, wanted, mode, priorities, settings, …)
 --
--- Claims a partition by name, if it is in the ready list: pop_claims for whoever wants that one only.
+-- Claims a partition by name, if it is in the ready list; pop_claims calls it for a pop that names a partition.
 --
 -- Parameters: the group, the queue, the partition's name, the group's mode, the queue's priorities, then those of
 -- pop_claims.
@@ -7299,10 +7316,10 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     target bigint := (SELECT p.partition_id FROM penstock.partitions p WHERE p.queue_id = queue AND p.name = wanted);
-    place  bigint;
-    line   penstock.ready;
+    seq_of bigint;
+    entry  penstock.ready;
 BEGIN
-    -- Level 0: a place taken out of turn says nothing about the ready list before it.
+    -- Level 0: an entry taken out of order says nothing about those before it.
     WHILE mode = 'shared' LOOP
         -- Ranges that came back first, then the frontier.
         DELETE FROM penstock.ready y
@@ -7313,43 +7330,43 @@ BEGIN
             LIMIT 1
             FOR UPDATE SKIP LOCKED
         )
-        RETURNING y.* INTO line;
+        RETURNING y.* INTO entry;
         EXIT WHEN NOT FOUND;
         RETURN QUERY SELECT * FROM penstock.claim_range(
-            line, 0, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+            entry, 0, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
         );
         IF FOUND THEN
             RETURN; -- else retention has dropped the range
         END IF;
     END LOOP;
-    SELECT j.ready_seq INTO place
+    SELECT j.ready_seq INTO seq_of
     FROM (
         SELECT j.state, j.ready_seq FROM penstock.newest_state(reader, target) j
     ) j
     WHERE j.state = 'r';
     DELETE FROM penstock.ready y
     WHERE y.ctid = (
-        -- Level by level: for a list of them PostgreSQL 15 may go through the whole line.
+        -- Level by level: for a list of them PostgreSQL 15 may read the whole ready list.
         SELECT y.ctid
         FROM unnest(priorities) l (level)
         CROSS JOIN LATERAL (
             SELECT y.ctid FROM penstock.ready y
-            WHERE y.group_id = reader AND y.priority = l.level AND y.seq = place
+            WHERE y.group_id = reader AND y.priority = l.level AND y.seq = seq_of
             LIMIT 1
             FOR UPDATE SKIP LOCKED
         ) y
     )
-    RETURNING y.* INTO line;
-    IF line.seq IS NULL THEN
+    RETURNING y.* INTO entry;
+    IF entry.seq IS NULL THEN
         RETURN;
     END IF;
     IF mode = 'ordered' THEN
         RETURN QUERY SELECT * FROM penstock.claim_partition(
-            reader, target, wanted, 0, line.seq, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+            reader, target, wanted, 0, entry.seq, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
         );
     ELSE
         RETURN QUERY SELECT * FROM penstock.claim_range(
-            line, 0, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+            entry, 0, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
         );
     END IF;
 END
@@ -7610,10 +7627,10 @@ $$;
 
 -- penstock.consumed_to(target)
 --
--- How far every group has read a partition: all below is done for all of them.
+-- Returns the offset below which every group has read a partition.
 --
 -- Parameters: target - the partition.
--- Returns: the offset; the largest there is when no group reads it.
+-- Returns: the offset; the largest bigint if no group reads it.
 -- Calls: offset_at. Tables: partitions, consumer_groups, journal, claims, ready (read).
 CREATE OR REPLACE FUNCTION penstock.consumed_to(target bigint)
 RETURNS bigint
@@ -7621,7 +7638,7 @@ LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(min(CASE
         WHEN j.committed IS NOT NULL THEN j.committed
-        -- Not taken up yet: nothing is read of what the group wants, which is what `lag` counts.
+        -- Not enrolled yet: nothing is read of the messages that `lag` counts.
         WHEN g.subscription = 'all' THEN 0
         ELSE penstock.offset_at(
             p.partition_id, CASE WHEN g.subscription = 'new' THEN g.created_at ELSE g.from_time END
@@ -7648,11 +7665,11 @@ $$;
 
 -- penstock.delete_positions(target_groups, targets)
 --
--- Deletes what groups know of partitions: positions, ready list entries, and claims, which thereby lose their lease. Waits
--- for whoever is changing them, and goes on until nothing is left: what such a transaction leaves in place of what it
--- ends cannot be seen before it has committed. The caller keeps others from beginning anew.
+-- Deletes the positions, ready list entries and claims of groups in partitions; the claims lose their lease. Waits
+-- for transactions that are changing them, and repeats until nothing is left, because what such a transaction inserts
+-- cannot be seen before it commits. The caller prevents new ones.
 --
--- Parameters: target_groups - group ids; targets - partition ids, null for all of these groups.
+-- Parameters: target_groups - group ids; targets - partition ids, null for all partitions.
 -- Returns: nothing.
 -- Calls: nothing. Tables: journal, ready, claims, skips, beginnings (delete).
 CREATE OR REPLACE FUNCTION penstock.delete_positions(target_groups integer[], targets bigint[])
@@ -7665,7 +7682,7 @@ BEGIN
     DELETE FROM penstock.beginnings b
     WHERE b.group_id = ANY (target_groups) AND (targets IS NULL OR b.partition_id = ANY (targets));
     LOOP
-        -- The ready list has no index by partition, and the journal knows the places.
+        -- The ready list has no index by partition; the journal has the sequence numbers of its entries.
         WITH gone AS (
             DELETE FROM penstock.journal j
             WHERE j.group_id = ANY (target_groups) AND (targets IS NULL OR j.partition_id = ANY (targets))
@@ -7750,7 +7767,7 @@ $$;
 
 -- penstock.ensure_group(queue_name, group_name)
 --
--- Looks up a group, or creates it for whoever uses it first; two who do so at once get the same one.
+-- Looks up a group, or creates it on first use; two callers at the same time get the same group.
 --
 -- Parameters: the names.
 -- Returns: the group's id.
@@ -7777,15 +7794,16 @@ $$;
 
 -- penstock.fail_claim(before, failed_offset, error, reason, wait, traceback)
 --
--- Ends a claim that failed: by a nack or because its lease expired. Where the failing message is known, it alone pays: it
--- comes again by itself, or becomes a dead letter when its attempts are used up, and for those behind it, which were not
--- reached, this delivery does not count. Where it is not known, the delivery counts for all messages of the claim, and they
--- are delivered one by one from now on, so that only the one that fails is ever buried and its neighbours survive.
+-- Ends a claim that failed, by a nack or because its lease expired. If the failing message is known, only that one is
+-- affected: it is delivered again alone, or becomes a dead letter if its attempts are used up; for the messages
+-- behind it, which were not reached, this delivery does not count. If it is not known, the delivery counts for all
+-- messages of the claim, and they are delivered one by one from now on, so that only the failing one becomes a dead
+-- letter.
 --
--- Parameters: before - the claim, whose row the caller has locked and looked at again; failed_offset - the message
--- that failed, if known (those before it are done); error - what the handler said; reason - what to group dead
--- letters by; wait - seconds until the next attempt, null for the backoff; traceback - for the dead letter.
--- Returns: whether a message was buried.
+-- Parameters: before - the claim, whose row the caller has locked and read again; failed_offset - the message that
+-- failed, if known (those before it are done); error - the handler's error; reason - by which dead letters are
+-- grouped; wait - seconds until the next attempt, null for the backoff; traceback - for the dead letter.
+-- Returns: whether there is a new dead letter.
 -- Calls: append_state, bury. Tables: queues, consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.fail_claim(
     before penstock.journal, failed_offset bigint, error text, reason text, wait float8,
@@ -7840,13 +7858,14 @@ $$;
 
 -- penstock.fail_range(held, failed_offset, error, reason, wait, traceback)
 --
--- Ends a range of a shared group that failed: by a nack or because its lease expired. Where the failing message is known,
--- it alone pays: it comes again by itself, or becomes a dead letter when its attempts are used up, and for those behind it,
--- which were not reached, this delivery does not count. Where it is not known, the delivery counts for all of the range,
--- which stays one row: whoever takes it takes one message off it, so that only the one that fails is ever buried.
+-- Ends a range of a shared group that failed, by a nack or because its lease expired. If the failing message is
+-- known, only that one is affected: it is delivered again alone, or becomes a dead letter if its attempts are used
+-- up; for the messages behind it, which were not reached, this delivery does not count. If it is not known, the
+-- delivery counts for all messages of the range. The range stays one row, from which pops take one message at a time,
+-- so that only the failing one becomes a dead letter.
 --
 -- Parameters: held - the range, whose row the caller has deleted; the others as in fail_claim.
--- Returns: whether a message was buried.
+-- Returns: whether there is a new dead letter.
 -- Calls: bury, offer_range. Tables: queues, consumer_groups (read), claims (insert).
 CREATE OR REPLACE FUNCTION penstock.fail_range(
     held penstock.claims, failed_offset bigint, error text, reason text, wait float8,
@@ -7901,13 +7920,12 @@ $$;
 
 -- penstock.group_work(target_group)
 --
--- The partitions of a group that are not idle: in the ready list, claimed, waiting for a timer, not taken up yet, or pushed to while
--- the sweep has not woken the group. Idle ones have no lag by definition, so this is all there is to look at for lag, depth
--- and what is pending.
+-- Returns the partitions of a group that are not idle: in the ready list, claimed, waiting for a timer, not enrolled
+-- yet, or with a late wake-up. Idle partitions have no lag, so lag, depth and pending messages follow from these.
 --
 -- Parameters: target_group.
--- Returns: a row per such partition with its newest journal row's words and its head.
--- Calls: partition_span, offset_at, newest_state. Tables: ready, journal, claims, segments, partitions, doorbells,
+-- Returns: a row per such partition with its newest journal row and its head.
+-- Calls: partition_span, offset_at, newest_state. Tables: ready, journal, claims, segments, partitions, late_wakeups,
 -- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.group_work(target_group integer)
 RETURNS TABLE (
@@ -7919,11 +7937,11 @@ AS $$
         SELECT y.partition_id FROM penstock.ready y WHERE y.group_id = target_group AND y.lo IS NULL
         UNION
         SELECT j.partition_id FROM penstock.journal j WHERE j.due_at IS NOT NULL AND j.group_id = target_group
-    ), rung AS (
+    ), late AS (
         -- Pushed to by somebody who could not see the state of the groups; the sweep has not been here yet.
-        SELECT DISTINCT d.partition_id
-        FROM penstock.doorbells d
-        JOIN penstock.partitions p ON p.partition_id = d.partition_id
+        SELECT DISTINCT w.partition_id
+        FROM penstock.late_wakeups w
+        JOIN penstock.partitions p ON p.partition_id = w.partition_id
         JOIN penstock.consumer_groups g ON g.queue_id = p.queue_id AND (p.lane_of IS NULL OR p.lane_of = g.group_id)
         WHERE g.group_id = target_group
     )
@@ -7931,7 +7949,7 @@ AS $$
         t.partition_id, j.state, greatest(j.committed, s.floor_offset), j.claimed_to, s.head_offset,
         -- A renewal is no new claim.
         coalesce(j.claimed_at, j.at)
-    FROM (SELECT t.partition_id FROM touched t UNION SELECT r.partition_id FROM rung r) t
+    FROM (SELECT t.partition_id FROM touched t UNION SELECT l.partition_id FROM late l) t
     CROSS JOIN LATERAL penstock.newest_state(target_group, t.partition_id) j
     CROSS JOIN LATERAL penstock.partition_span(t.partition_id) s
     WHERE j.state <> 'i' OR s.head_offset > j.committed
@@ -7961,7 +7979,7 @@ AS $$
     JOIN penstock.partitions p ON p.queue_id = g.queue_id AND p.lane_of IS NULL
         AND (
             p.partition_id > CASE WHEN g.enrol_again THEN 0 ELSE g.enrolled_to END
-            OR p.partition_id IN (SELECT r.partition_id FROM rung r)
+            OR p.partition_id IN (SELECT l.partition_id FROM late l)
         )
     CROSS JOIN LATERAL penstock.partition_span(p.partition_id) s
     CROSS JOIN LATERAL (
@@ -7981,8 +7999,8 @@ $$;
 --
 -- Locks and returns a claim that is live: the lease id is its own and the deadline has not passed.
 --
--- Parameters: the group, the partition and the lease id.
--- Returns: the newest journal row; nulls when the lease has expired or is not the claim's own.
+-- Parameters: the ids of the group, the partition and the lease.
+-- Returns: the newest journal row; nulls if the lease has expired or is not the claim's own.
 -- Calls: lock_newest, newest_state. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.live_claim(target_group integer, target bigint, lease uuid)
 RETURNS penstock.journal
@@ -7992,7 +8010,7 @@ DECLARE
     found penstock.journal;
 BEGIN
     PERFORM penstock.lock_newest(ARRAY[target_group], ARRAY[target]);
-    -- A new statement, hence a new snapshot: whoever held the lock before us may have ended the claim.
+    -- A new statement, hence a new snapshot: the holder of the lock before us may have ended the claim.
     SELECT j.* INTO found FROM penstock.newest_state(target_group, target) j;
     IF found.state = 'c' AND found.lease_id = lease AND found.due_at > clock_timestamp() THEN
         RETURN found;
@@ -8003,8 +8021,8 @@ $$;
 
 -- penstock.lock_leases(group_ids, partition_ids, lease_ids)
 --
--- Locks all that is left of claims of shared groups, in a fixed order. The holder alone may end them or change them,
--- after looking, in a statement of its own, what there is.
+-- Locks all rows of claims of shared groups, in a fixed order. Only the holder may end or change them, after reading
+-- them again in a statement of its own.
 --
 -- Parameters: parallel arrays.
 -- Returns: nothing.
@@ -8030,7 +8048,7 @@ BEGIN
             FOR UPDATE
         ) c;
         GET DIAGNOSTICS locked = ROW_COUNT;
-        -- Whoever held a lock before us may have acknowledged a part and left others in its place.
+        -- The holder of the lock before us may have acknowledged a part and inserted the rest.
         EXIT WHEN locked = (
             SELECT count(*) FROM (
                 SELECT DISTINCT u.group_id, u.partition_id, u.lease_id
@@ -8105,9 +8123,9 @@ $$;
 
 -- penstock.nack_ordered(group_id, partition_id, lease_id, failed_offset, error, reason, wait, traceback)
 --
--- Ends a claim of an ordered group that failed; see nack_claim.
+-- Ends a failed claim of an ordered group; see nack_claim.
 --
--- Parameters: as in nack_claim, with the reason filled in.
+-- Parameters: as in nack_claim; reason is not null.
 -- Returns: 'retry' or 'dead letter'; null when the lease is not live.
 -- Calls: live_claim, fail_claim. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.nack_ordered(
@@ -8145,9 +8163,9 @@ $$;
 
 -- penstock.nack_shared(group_id, partition_id, lease_id, failed_offset, error, reason, wait, traceback)
 --
--- Ends a claim of a shared group that failed; see nack_claim.
+-- Ends a failed claim of a shared group; see nack_claim.
 --
--- Parameters: as in nack_claim, with the reason filled in.
+-- Parameters: as in nack_claim; reason is not null.
 -- Returns: 'retry' or 'dead letter'; null when the lease is not live.
 -- Calls: lock_leases, fail_range, offer_range. Tables: claims (read, delete).
 CREATE OR REPLACE FUNCTION penstock.nack_shared(
@@ -8224,9 +8242,10 @@ $$;
 
 -- penstock.offer_range(held, from_offset, to_offset, attempt, first_error, last_error)
 --
--- Puts a range of a shared group back in the ready list, as one place. One with attempts is given out a message at a time.
+-- Puts a range of a shared group back in the ready list, as one entry. A range with attempts is delivered one message
+-- at a time.
 --
--- Parameters: held - the claim that the range was part of; the others - what the ready list entry says.
+-- Parameters: held - the claim that the range was part of; the others - the columns of the entry.
 -- Returns: nothing.
 -- Calls: nothing. Tables: partitions (read), ready (insert).
 CREATE OR REPLACE FUNCTION penstock.offer_range(
@@ -8275,8 +8294,8 @@ $$;
 
 -- penstock.release_shared(group_id, partition_id, lease_id)
 --
--- Ends a claim of a shared group without counting an attempt; see release_claim. With no lease id it ends every claim of
--- the partition.
+-- Ends a claim of a shared group without counting an attempt; see release_claim. With no lease id it ends every claim
+-- of the partition.
 --
 -- Parameters: as in release_claim.
 -- Returns: whether there was such a claim.
@@ -8304,8 +8323,8 @@ BEGIN
         DELETE FROM penstock.claims c
         WHERE c.group_id = release_shared.group_id AND c.partition_id = release_shared.partition_id
           AND c.lease_id = ANY (leases)
-          -- A lease that has ended is the sweep's, which counts the attempt: else a worker that is always too late would
-          -- get the same messages for ever.
+          -- A lease that has ended is the sweep's, which counts the attempt: else a worker that is always too late
+          -- would get the same messages for ever.
           AND (release_shared.lease_id IS NULL OR c.due_at > clock_timestamp())
         RETURNING c.*
     LOOP
@@ -8320,11 +8339,11 @@ $$;
 
 -- penstock.renew_ordered(group_ids, partition_ids, lease_ids, lease_time)
 --
--- Gives claims of ordered groups a new deadline; see renew_claims.
+-- Extends the leases of claims of ordered groups; see renew_claims.
 --
 -- Parameters: as in renew_claims.
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.
--- Calls: lock_newest, newest_state. Tables: queues, consumer_groups (read), journal (read, insert).
+-- Calls: lock_newest, newest_state, append_state. Tables: queues, consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.renew_ordered(
     group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8
 )
@@ -8332,11 +8351,13 @@ RETURNS timestamptz[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    renewed timestamptz[];
+    renewing record;
+    claim    penstock.journal;
+    renewed  timestamptz[] := array_fill(NULL::timestamptz, ARRAY[cardinality(lease_ids)]);
 BEGIN
     PERFORM penstock.lock_newest(group_ids, partition_ids);
-    WITH renewing AS MATERIALIZED (
-        SELECT u.position, j.*, clock_timestamp() + make_interval(
+    FOR renewing IN
+        SELECT u.position, j AS claim, clock_timestamp() + make_interval(
             secs => coalesce(lease_time, (g.config ->> 'lease_time')::float8, (q.settings ->> 'lease_time')::float8)
         ) AS until
         FROM unnest(group_ids, partition_ids, lease_ids) WITH ORDINALITY
@@ -8345,27 +8366,21 @@ BEGIN
         JOIN penstock.consumer_groups g ON g.group_id = j.group_id
         JOIN penstock.queues q ON q.queue_id = g.queue_id
         WHERE j.state = 'c' AND j.lease_id = u.lease_id AND j.due_at > clock_timestamp()
-    ), appended AS (
-        INSERT INTO penstock.journal (
-            group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
-            due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
-        )
-        SELECT
-            r.group_id, r.partition_id, r.version + 1, 'c', r.committed, r.claimed_to, r.skipped,
-            r.attempt, r.narrow_attempt, r.narrow_to,
-            r.until, r.lease_id, r.consumer, coalesce(r.claimed_at, r.at), r.acked_at, r.first_error, r.last_error
-        FROM renewing r
-    )
-    SELECT array_agg(r.until ORDER BY n) INTO renewed
-    FROM generate_series(1, cardinality(lease_ids)) n
-    LEFT JOIN renewing r ON r.position = n;
+    LOOP
+        claim := renewing.claim;
+        PERFORM penstock.append_state(
+            claim, 'c', claim.committed, claim.attempt, claim.narrow_attempt, claim.narrow_to, renewing.until,
+            claim.first_error, claim.last_error, held => true
+        );
+        renewed[renewing.position] := renewing.until;
+    END LOOP;
     RETURN renewed;
 END
 $$;
 
 -- penstock.renew_shared(group_ids, partition_ids, lease_ids, lease_time)
 --
--- Gives claims of shared groups a new deadline; see renew_claims.
+-- Extends the leases of claims of shared groups; see renew_claims.
 --
 -- Parameters: as in renew_claims.
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.
@@ -8401,7 +8416,7 @@ $$;
 
 -- penstock.require_lease(live)
 --
--- Says that a lease was not live.
+-- Raises an error unless a lease was live.
 --
 -- Parameters: live - whether it was.
 -- Returns: nothing; raises object_not_in_prerequisite_state.
@@ -8421,8 +8436,8 @@ $$;
 
 -- penstock.seek_partition(seeking, target, to_offset, to_time, to_end, preview)
 --
--- Moves a group to another position in one partition. To be the one who may append, whatever the state is, it takes the
--- partition's lock, then that of the newest journal row, then the ready list entry; it waits for none of them.
+-- Moves a group to another position in one partition. To be allowed to append in any state, it takes the partition's
+-- lock, the lock of the newest journal row, and the ready list entry; it waits for none of them.
 --
 -- Parameters: those of seek_partitions.
 -- Returns: 'moved', 'there' or 'busy', the positions, and whether a claim lost its lease.
@@ -8540,10 +8555,10 @@ $$;
 
 -- penstock.take_dead_letters(queue_name, group_name, wanted_reason, wanted_ids, max_rows)
 --
--- Removes a chunk of dead letters, oldest first, of 64 MiB or one. Two who take at once get different ones.
+-- Deletes a chunk of dead letters, oldest first, of at most 64 MiB, or one. Concurrent callers get different ones.
 --
--- Parameters: group_name, wanted_reason, wanted_ids - null for all; max_rows - how many.
--- Returns: what was removed.
+-- Parameters: group_name, wanted_reason, wanted_ids - null for all; max_rows - the largest number.
+-- Returns: the deleted rows.
 -- Calls: find_queue. Tables: dead_letters (delete), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.take_dead_letters(
     queue_name text, group_name text, wanted_reason text, wanted_ids bigint[], max_rows integer
@@ -8635,14 +8650,14 @@ $$;
 
 -- penstock.append_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
 --
--- Numbers segments and writes them. The caller has checked them (require_segments), holds the locks of all the
--- partitions, and calls this in a statement of its own, so that the newest segment seen here is the newest there is.
--- Offsets are worked out on the counts alone: the payload goes from the arguments to the table and through no sort.
+-- Assigns offsets to segments and writes them. The caller has checked them (require_segments), holds the locks of all
+-- the partitions, and calls this in a statement of its own, so that it sees the newest segment. Offsets are computed
+-- from the counts alone: the payload is not sorted.
 --
 -- Parameters: targets - a partition id per segment; the others as in push_segments.
--- Returns: one row per segment, in the order given. Times never go back within a partition.
+-- Returns: one row per segment, in the order given. Times never decrease within a partition.
 -- Calls: refuse_full, offset_limit, packed_bytes, compresses, wake_partitions, newest_segment. Tables: queues,
--- partitions (read), segments, doorbells (insert).
+-- partitions (read), segments, late_wakeups (insert).
 CREATE OR REPLACE FUNCTION penstock.append_segments(
     targets     bigint[],
     counts      integer[],
@@ -8708,7 +8723,7 @@ BEGIN
         ) t;
     ELSE
         -- This snapshot may show an old state of the groups. The sweep looks at a new one.
-        INSERT INTO penstock.doorbells (partition_id, base_offset)
+        INSERT INTO penstock.late_wakeups (partition_id, base_offset)
         SELECT u.target, min(u.base_offset) FROM unnest(targets, offsets) u (target, base_offset) GROUP BY u.target;
     END IF;
     RETURN QUERY SELECT * FROM unnest(targets, offsets, counts, times);
@@ -8717,11 +8732,12 @@ $$;
 
 -- penstock.begin_partition(target_group, target, base_offset, moment)
 --
--- Says where a group that does not read all there is begins in a partition, and notes it for `verify`: at the first message
--- from its moment on, or at the one that is being pushed. That one need not be the first: the pushes of others may not
--- have known of the group, or may have left a doorbell that was not answered yet.
+-- Returns where a group with a subscription other than 'all' begins in a partition, and records it for `verify`: at
+-- the first message that is not older than `moment`, or at the one that is being pushed. That one need not be the
+-- first: other pushes may not have seen the group, or may have left a late wake-up that has not fired.
 --
--- Parameters: base_offset - the first offset that is being pushed, null for none; moment - from when on the group reads.
+-- Parameters: base_offset - the first offset that is being pushed, null for none; moment - the start of the
+-- subscription.
 -- Returns: the offset.
 -- Calls: offset_at. Tables: beginnings (insert).
 CREATE OR REPLACE FUNCTION penstock.begin_partition(
@@ -8741,11 +8757,12 @@ $$;
 
 -- penstock.column_starts(firsts, data, ends)
 --
--- Where the segments of a column begin that lie end to end in it.
+-- Returns where segments begin in a column that has all of them, one after the other.
 --
--- Parameters: firsts - the first message of each segment, and how many there are; data - the values; ends - where each
--- value ends, counted anew from 0 in every segment.
--- Returns: where each segment begins in data, and where the last one ends; null for no column. Raises unless that is all.
+-- Parameters: firsts - the index of the first message of each segment, and the number of messages; data - the values;
+-- ends - where each value ends, counted from 0 in every segment.
+-- Returns: where each segment begins in data, and where the last one ends; null for no column. Raises if the ends do
+-- not fit the data.
 -- Calls: int32_at. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.column_starts(firsts integer[], data bytea, ends bytea)
 RETURNS integer[]
@@ -8774,8 +8791,8 @@ $$;
 
 -- penstock.compresses(choice)
 --
--- Says whether a queue's values go to the compressed column. pglz halves the speed of writing, so `auto` means
--- lz4 or nothing.
+-- Returns whether a queue's values are stored in the compressed column. pglz halves the speed of writing, so `auto`
+-- means lz4 or none.
 --
 -- Parameters: choice - the queue's setting `compression`.
 -- Returns: true for the compressed column.
@@ -8789,13 +8806,13 @@ $$;
 
 -- penstock.delete_partitions(targets)
 --
--- Deletes partitions with all that belongs to them. The one place that knows what belongs to a partition. Dead
--- letters stay: they hold copies of their own, and go with their queue.
+-- Deletes partitions with all their rows in other tables; no other function knows which those are. Dead letters stay:
+-- they have copies of their messages and are deleted with their queue.
 --
 -- Parameters: targets - partition ids.
--- Returns: how many messages went with them.
+-- Returns: the number of messages deleted.
 -- Calls: partition_span, forget_pushes, delete_positions. Tables: partitions (lock, delete), segments, trimmed,
--- doorbells, archived (delete), deleted_partitions (insert), consumer_groups (read).
+-- late_wakeups, archived (delete), deleted_partitions (insert), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.delete_partitions(targets bigint[])
 RETURNS bigint
 LANGUAGE plpgsql
@@ -8807,7 +8824,7 @@ BEGIN
     SELECT coalesce(sum(s.head_offset - s.floor_offset), 0) INTO messages
     FROM unnest(targets) t (partition_id)
     CROSS JOIN LATERAL penstock.partition_span(t.partition_id) s;
-    -- For readers with positions of their own, which must tell what they had read to the end from what was lost.
+    -- For readers with positions of their own, which must know whether they had read the partition to the end.
     INSERT INTO penstock.deleted_partitions (partition_id, head_offset)
     SELECT t.partition_id, s.head_offset
     FROM unnest(targets) t (partition_id)
@@ -8818,7 +8835,7 @@ BEGIN
     );
     DELETE FROM penstock.segments s WHERE s.partition_id = ANY (targets);
     DELETE FROM penstock.trimmed t WHERE t.partition_id = ANY (targets);
-    DELETE FROM penstock.doorbells d WHERE d.partition_id = ANY (targets);
+    DELETE FROM penstock.late_wakeups w WHERE w.partition_id = ANY (targets);
     -- The files stay where they are; they are somebody's copy.
     DELETE FROM penstock.archived a WHERE a.partition_id = ANY (targets);
     PERFORM penstock.forget_pushes(targets);
@@ -8836,11 +8853,11 @@ $$;
 
 -- penstock.end_at(packed, index, length)
 --
--- int32_at for queries that seldom need it: PostgreSQL writes int32_at out wherever it is called, and preparing that
--- costs more than the rest of the query. No push looks at each end, so one may lie outside its column: it is moved to the
--- column's beginning or end.
+-- Does what int32_at does, for queries that seldom need it: PostgreSQL inlines int32_at wherever it is called, and
+-- planning that costs more than the rest of the query. Pushes do not check each end, so one may be outside its
+-- column: it is moved to the column's beginning or end.
 --
--- Parameters: packed - little-endian int32 end to end; index - which of them, from 0; below 0 is 0; length - of the column.
+-- Parameters: packed - little-endian int32 numbers; index - from 0; below 0 reads as 0; length - of the column.
 -- Returns: the number, from 0 to length.
 -- Calls: int32_at. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.end_at(packed bytea, index integer, length integer)
@@ -8854,8 +8871,8 @@ $$;
 
 -- penstock.ensure_partitions(queue_names, partition_names)
 --
--- Creates the queues and partitions of a push that do not exist yet. Names are taken in sorted order, so that
--- two callers who create the same ones wait for each other and never deadlock.
+-- Creates the queues and partitions of a push that do not exist yet, in sorted order, so that two callers who create
+-- the same ones wait for each other and never deadlock.
 --
 -- Parameters: parallel arrays; pairs may repeat.
 -- Returns: nothing.
@@ -8865,7 +8882,7 @@ RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    -- The commonest mistake, a variable that is empty, is told apart: which argument was it?
+    -- The commonest mistake is an empty variable, so the error says which argument it was.
     IF '' = ANY (queue_names) OR '' = ANY (partition_names) THEN
         RAISE EXCEPTION '% is empty, and a name must have 1 to 255 bytes',
             CASE WHEN '' = ANY (queue_names) THEN 'queue' ELSE 'partition' END
@@ -8926,10 +8943,10 @@ $$;
 
 -- penstock.keep_messages(count, body, ends, keys, key_ends, headers, header_ends, dropped)
 --
--- Packs a segment anew without some of its messages.
+-- Packs a segment again without some of its messages.
 --
--- Parameters: a packed segment; dropped - the positions that go, from 0; null keeps it as it is.
--- Returns: the segment, packed; of an emptied one the count is 0.
+-- Parameters: a packed segment; dropped - the positions to leave out, from 0; null keeps it as it is.
+-- Returns: the packed segment; count is 0 if no message is left.
 -- Calls: end_at, int32_pack, null_flags. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.keep_messages(
     INOUT count integer, INOUT body bytea, INOUT ends bytea, INOUT keys bytea, INOUT key_ends bytea,
@@ -8999,12 +9016,12 @@ $$;
 
 -- penstock.lock_partitions(queue_names, partition_names, numbered)
 --
--- Finds the partitions of a push, creates those that do not exist yet, and takes the locks that keep them as they are
--- until the transaction ends: each partition's own (in the order of ids, so that two callers never deadlock), then a
--- shared one of each queue, which keeps a group from coming into being that would not know of these messages.
+-- Finds the partitions of a push, creates those that do not exist yet, and takes the locks that a push needs until
+-- its transaction ends: that of each partition (in the order of ids, so that two callers never deadlock), then a
+-- shared one of each queue, so that no group is created that would not see these messages.
 --
--- Parameters: parallel arrays; numbered - whether the entry's partition is to be appended to. Where it is not, its
--- lock only keeps it from being deleted, and holds up nobody else. Null stands for all of them.
+-- Parameters: parallel arrays; numbered - whether messages are appended to the partition of the entry. If not, its
+-- lock only keeps it from being deleted, and blocks nobody else. Null: to all of them.
 -- Returns: the partition id of each entry.
 -- Calls: ensure_partitions, queue_lock_class. Tables: queues (read), partitions (lock).
 CREATE OR REPLACE FUNCTION penstock.lock_partitions(
@@ -9054,7 +9071,7 @@ BEGIN
             ORDER BY p.partition_id
             FOR NO KEY UPDATE;
         END IF;
-        -- Fewer rows than partitions: one was deleted while we waited for its lock. It begins anew.
+        -- Fewer rows than partitions: one was deleted while we waited for its lock. Look again.
         EXIT WHEN locked = (SELECT count(DISTINCT t) FROM unnest(targets) t);
     END LOOP;
 
@@ -9070,9 +9087,9 @@ $$;
 
 -- penstock.newest_segment(of_partition)
 --
--- Returns the newest segment of a partition, whose end is the head: the next offset. PostgreSQL inlines it, so it costs
--- what the query costs; do not give it options that prevent that (STRICT, SET, SECURITY DEFINER). Views cannot call it: a
--- view's functions run as its reader, who may not see the table.
+-- Returns the newest segment of a partition, whose end is the head: the next offset. PostgreSQL inlines it, so it
+-- costs what the query costs; do not give it options that prevent that (STRICT, SET, SECURITY DEFINER). Views cannot
+-- call it: a view's functions run as its reader, who may not see the table.
 --
 -- Parameters: the id of the partition.
 -- Returns: one row, or none where nothing was ever pushed; created_at is the time of the newest message.
@@ -9089,11 +9106,11 @@ $$;
 
 -- penstock.null_flags(count, ends)
 --
--- Which messages of a segment have a null value. Where some have, a byte per message follows the ends: 1 for null, 0 for
--- a value. Most segments have none, and their ends are four bytes per message and no more.
+-- Returns which messages of a segment have a null value. If some have, a byte per message follows the ends: 1 for
+-- null, 0 for a value. Most segments have none, and their ends are four bytes per message.
 --
 -- Parameters: count, ends - those of a segment, or of a slice.
--- Returns: the bytes; null where no value is null.
+-- Returns: the bytes; null if no value is null.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.null_flags(count integer, ends bytea)
 RETURNS bytea
@@ -9104,8 +9121,8 @@ $$;
 
 -- penstock.offset_at(partition_id, moment)
 --
--- Finds where a moment lies in a partition. Times never go back within one, so this is a binary search over
--- offsets with one index probe a step; it needs no index on time.
+-- Finds a time in a partition. Times never decrease within one, so this is a binary search over offsets with one
+-- index probe per step; it needs no index on time.
 --
 -- Parameters: partition_id, moment.
 -- Returns: the first offset whose message is not older than moment; the head when all are older.
@@ -9122,7 +9139,8 @@ DECLARE
     segment record;
 BEGIN
     SELECT s.floor_offset, s.head_offset INTO low, high FROM penstock.partition_span(offset_at.partition_id) s;
-    -- All segments that end at or before `low` are too old; the answer lies in the segment that begins at `high`, if any.
+    -- All segments that end at or before `low` are too old; the answer lies in the segment that begins at `high`, if
+    -- any.
     WHILE low < high LOOP
         SELECT s.base_offset, s.count, s.created_at INTO segment
         FROM penstock.segments s
@@ -9147,8 +9165,9 @@ $$;
 
 -- penstock.offset_limit()
 --
--- How many messages a partition can have in all its life: a message id has 42 bits for the offset.
+-- Returns the largest number of messages that a partition can ever have: a message id has 42 bits for the offset.
 --
+-- Parameters: none.
 -- Returns: a constant.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.offset_limit()
@@ -9160,10 +9179,11 @@ $$;
 
 -- penstock.pack_messages(messages, partition_name, keys, headers, dedupe_ids, spread)
 --
--- Packs messages as segments, for callers who give a plain array: each partition's together, in the order given.
+-- Packs a plain array of messages into segments, one per partition, in the order given.
 --
 -- Parameters: as in push; spread - the queue's setting.
--- Returns: one row per segment: its partition's name, the packed columns, and the positions its messages had, from 1.
+-- Returns: one row per segment: the name of its partition, the packed columns, and the positions of its messages,
+-- from 1.
 -- Calls: partition_for_key, int32_pack. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.pack_messages(
     messages bytea[], partition_name text, message_keys text[], message_headers jsonb[], dedupe_ids text[], spread integer
@@ -9234,7 +9254,7 @@ $$;
 
 -- penstock.packed_bytes(body, keys, headers)
 --
--- The size of a segment as readers and retention count it.
+-- Returns the size of a segment as readers and retention count it.
 --
 -- Parameters: the packed columns, null where unused.
 -- Returns: bytes.
@@ -9248,8 +9268,8 @@ $$;
 
 -- penstock.partition_for_key(key, spread)
 --
--- Picks the partition of a message that has a key and names no partition: the first four bytes of the key's
--- SHA-256, modulo the queue's spread. The same key goes to the same partition for ever, from every client.
+-- Selects the partition of a message that has a key and no partition: the first four bytes of the key's SHA-256,
+-- modulo the queue's spread. The same key always selects the same partition, in every client.
 --
 -- Parameters: key - the message's key; spread - the queue's setting.
 -- Returns: the partition's name, '0' to spread - 1.
@@ -9263,11 +9283,11 @@ $$;
 
 -- penstock.partition_span(partition_id)
 --
--- The positions of a partition, each by one probe of the index: floor (all below is dropped) and head (the next
--- offset), with the time of the newest message.
+-- Returns the positions of a partition, with one index probe for each: floor (all messages below are dropped) and
+-- head (the next offset), and the time of the newest message.
 --
 -- Parameters: partition_id.
--- Returns: one row; zeros and nulls for a partition that never had a message.
+-- Returns: one row; zeros and a null time for a partition that never had a message.
 -- Calls: newest_segment. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.partition_span(partition_id bigint)
 RETURNS TABLE (floor_offset bigint, head_offset bigint, newest_at timestamptz)
@@ -9288,9 +9308,9 @@ $$;
 
 -- penstock.payload_json(payload)
 --
--- A message's value as JSON can carry it: `payload` where it is JSON itself, `payloadText` where it is any other text,
--- and `payloadBase64` where it is neither. A payload that is null says that the value is: the text null, which is JSON
--- too, is in `payloadText`.
+-- Returns the value of a message in a form that fits into JSON: `payload` if it is JSON itself, `payloadText` if it
+-- is any other text, and `payloadBase64` if it is neither. A null value is a null `payload`; the text null, which is
+-- also JSON, is in `payloadText`.
 --
 -- Parameters: payload - the value, or null.
 -- Returns: an object with one of the three.
@@ -9320,7 +9340,7 @@ $$;
 
 -- penstock.require_messages(messages, keys, headers, dedupe_ids)
 --
--- Refuses messages that push cannot take, before anything is written.
+-- Raises an error if push cannot take the messages, before anything is written.
 --
 -- Parameters: as in push.
 -- Returns: nothing; raises invalid_parameter_value.
@@ -9354,9 +9374,10 @@ $$;
 
 -- penstock.require_packed(queue_name, allowed, count, body, ends, keys, key_ends, headers, header_ends)
 --
--- Refuses a segment whose packing is broken or that holds a message over the queue's limit. Works per segment;
--- only a segment that is over the limit as a whole can hold a message that is, and only that one is looked into. A segment of
--- several messages holds 64 MiB at most, and keys and headers never more: who publishes or reads one holds it in memory.
+-- Raises an error if the packing of a segment is broken or if a message is over the queue's limit. The cost is per
+-- segment: only a segment that is over the limit as a whole can have a message that is, and only such a segment is
+-- checked message by message. A segment of several messages has 64 MiB at most, and keys and headers never more:
+-- whoever publishes or reads a segment holds it in memory.
 --
 -- Parameters: the queue and its max_message_bytes, then the packed columns.
 -- Returns: nothing; raises invalid_parameter_value or program_limit_exceeded.
@@ -9425,8 +9446,8 @@ $$;
 
 -- penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
 --
--- Refuses segments that are not packed as they say, or have a message over their queue's limit. Asked when messages
--- are given: what was taken stays good, whatever becomes of the limit.
+-- Raises an error if a segment is not packed correctly or has a message over its queue's limit. Called when messages
+-- are pushed: a limit that is lowered later does not apply to them.
 --
 -- Parameters: targets - a partition id per segment; the others as in push_segments.
 -- Returns: nothing; raises what require_packed raises.
@@ -9587,12 +9608,12 @@ $$;
 
 -- penstock.drop_below(partition_id, cutoff, max_segments, low)
 --
--- Drops the oldest segments of a partition, whole segments only. The newest one stays as a stub that keeps its
--- place, so the head is never forgotten. Takes no lock that a push waits for.
+-- Drops the oldest segments of a partition, whole segments only. The newest one stays as a stub, so that the head is
+-- kept. Takes no lock that a push waits for.
 --
--- Parameters: cutoff - segments that end at or before this offset go; max_segments - how many at most; low - where to begin:
--- what the caller's transaction has dropped before would be passed over one by one.
--- Returns: how many segments and messages were dropped, and where the last of them ends.
+-- Parameters: cutoff - segments that end at or before this offset are dropped; max_segments - the largest number; low
+-- - where to begin: segments that the transaction has already dropped would be visited again one by one.
+-- Returns: the number of segments and messages dropped, and the end of the last one.
 -- Calls: newest_segment. Tables: segments (delete, update), trimmed (insert).
 CREATE OR REPLACE FUNCTION penstock.drop_below(
     partition_id bigint, cutoff bigint, max_segments integer, low bigint DEFAULT 0,
@@ -9649,13 +9670,13 @@ $$;
 -- penstock.merge_segments(partition_id, min_segments, since)
 --
 -- Merges a run of small segments into one, so that messages pushed one at a time read like a batch. Every message
--- keeps its time and id. The newest segment is left alone (pushes read it), a merged one is never merged again (so
--- each byte is rewritten at most once), and the result is an update of the first row, because an insert would look
+-- keeps its time and id. The newest segment is not merged (pushes read it), and a merged one is never merged again
+-- (so each byte is rewritten at most once). The result is an update of the first row, because an insert would look
 -- like a push.
 --
--- Parameters: min_segments - fewer are not worth it; since - up to when this was called before until there was nothing
--- to do: what is older, and lies below what cannot be merged, is not looked at again.
--- Returns: how many segments became one; 0 when there is nothing to do.
+-- Parameters: min_segments - the smallest number to merge; since - when a call last found nothing more to merge:
+-- older segments below one that cannot be merged are not checked again.
+-- Returns: the number of segments merged into one; 0 if there is nothing to do.
 -- Calls: end_at, int32_pack, null_flags, newest_segment. Tables: segments (lock, update, delete).
 CREATE OR REPLACE FUNCTION penstock.merge_segments(
     partition_id bigint, min_segments integer DEFAULT 64, since timestamptz DEFAULT '-infinity'
@@ -9791,13 +9812,13 @@ $$;
 
 -- penstock.retain_partition(partition_id, settings, until)
 --
--- Drops what a queue's retention says: whole segments older than retention_time, and the oldest ones of a
--- partition that holds more than retention_bytes. What a group has still to read stays, unless the queue's
--- retention_rule is drop_and_count: then the group goes on at the floor and counts what it missed. So does what waits
--- for the archive. It goes on until nothing is left to drop, or time is up, so that no transaction is long.
+-- Applies a queue's retention to a partition: drops whole segments older than retention_time, and the oldest ones if
+-- the partition has more than retention_bytes. Messages that a group has not read stay, unless the queue's
+-- retention_rule is drop_and_count: then the group continues at the floor and counts what it missed. Messages that
+-- wait for the archive stay too. Ends when nothing is left to drop, or at `until`, so that no transaction is long.
 --
--- Parameters: settings - the queue's; until - when to stop after what is under way.
--- Returns: how many segments and messages were dropped, and whether that was all there is to drop.
+-- Parameters: settings - the queue's; until - when to stop.
+-- Returns: the number of segments and messages dropped, and whether that was all.
 -- Calls: offset_at, consumed_to, archive_bound, drop_below. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.retain_partition(
     partition_id bigint, settings jsonb, until timestamptz,
@@ -9852,13 +9873,13 @@ $$;
 
 -- penstock.append_numbered(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
 --
--- append_segments for callers of every isolation level. Above READ COMMITTED there is no new snapshot once the locks are
--- got; an offset that was taken meanwhile shows as a double key. Where that key was merged away or dropped since, so was
--- the newest segment of our snapshot, and locking it fails; where our snapshot has none at all, the partition is in
--- `trimmed`, whose key then shows double.
+-- Does what append_segments does, for callers of every isolation level. Above READ COMMITTED there is no new snapshot
+-- after the locks are taken; an offset that was taken meanwhile is a duplicate key. If the segment with that key was
+-- merged or dropped since, so was the newest segment of our snapshot, and locking it fails; if our snapshot has none
+-- at all, the partition is in `trimmed`, and the duplicate key is there.
 --
 -- Parameters: those of append_segments.
--- Returns: as append_segments; raises serialization_failure where somebody pushed after the snapshot.
+-- Returns: as append_segments; raises serialization_failure if somebody pushed after the snapshot.
 -- Calls: append_segments. Tables: segments (lock), trimmed (insert, delete).
 CREATE OR REPLACE FUNCTION penstock.append_numbered(
     targets     bigint[],
@@ -9908,10 +9929,10 @@ $$;
 
 -- penstock.forget_pushes(targets)
 --
--- Forgets what was scheduled for partitions, and which dedupe ids were seen there. The caller holds their locks.
+-- Deletes the scheduled messages and the dedupe ids of partitions. The caller holds their locks.
 --
 -- Parameters: targets - partition ids.
--- Returns: how many messages were scheduled.
+-- Returns: the number of scheduled messages deleted.
 -- Calls: nothing. Tables: scheduled, dedupe_ids (delete), partitions (read).
 CREATE OR REPLACE FUNCTION penstock.forget_pushes(targets bigint[])
 RETURNS bigint
@@ -9934,14 +9955,16 @@ $$;
 
 -- penstock.publish_scheduled(max_rows, since, soon, passing, only_id)
 --
--- Gives the scheduled messages that are due their offsets: deletes their rows and appends their segments, in order of
--- due time. Part of the sweep, so it never waits: what somebody cancels right now is passed over, and what is for a
--- partition that somebody has locked, or for a queue that gets a new group, comes next time.
+-- Publishes scheduled messages that are due: deletes their rows and appends their segments, in order of due time. It
+-- is part of the sweep and never waits: messages that are being cancelled, or whose partition is locked, or whose
+-- queue is getting a new group, are left to the next sweep.
 --
--- Parameters: max_rows - how many rows of `scheduled` to publish, about; since - those due before are left alone, as in
--- the sweep; soon - no later due time is looked for; passing - whether to pass over what was put off; only_id - null for all.
--- Returns: how many were published, whether that was all, and when the next one is due.
--- Calls: append_segments, queue_lock_class, is_put_off. Tables: scheduled (delete), partitions (lock), dedupe_ids (update).
+-- Parameters: max_rows - the approximate number of rows of `scheduled` to publish; since - those due before are left
+-- alone, as in the sweep; soon - no later due time is looked for; passing - whether to skip postponed ones; only_id -
+-- null for all.
+-- Returns: the number published, whether that was all, and when the next one is due.
+-- Calls: append_segments, queue_lock_class, is_put_off. Tables: scheduled (delete), partitions (lock), dedupe_ids
+-- (update).
 CREATE OR REPLACE FUNCTION penstock.publish_scheduled(
     max_rows integer, since timestamptz, soon timestamptz, passing boolean DEFAULT false, only_id bigint DEFAULT NULL,
     OUT published integer, OUT complete boolean, OUT next_due timestamptz
@@ -10007,7 +10030,7 @@ BEGIN
             );
             EXIT WHEN cardinality(locked) = cardinality(chunk.places) OR clock_timestamp() > look_until;
         END LOOP;
-        -- A group that is coming into being would not know of these messages: they come next time.
+        -- A group that is being created would not see these messages: they are left to the next sweep.
         quiet := ARRAY(
             SELECT q.queue_id
             FROM (SELECT DISTINCT p.queue_id FROM penstock.partitions p WHERE p.partition_id = ANY (locked)) q
@@ -10080,10 +10103,10 @@ $$;
 
 -- penstock.pushed_before(producer, sequence)
 --
--- What a push that comes again was answered the first time.
+-- Returns the answer to an earlier push with the same producer and sequence.
 --
 -- Parameters: those of push_segments.
--- Returns: one row per segment, in the order given; no row when it was not pushed before.
+-- Returns: one row per segment, in the order given; no row if there was no such push.
 -- Calls: nothing. Tables: producers (read).
 CREATE OR REPLACE FUNCTION penstock.pushed_before(producer uuid, sequence bigint)
 RETURNS TABLE (partition_id bigint, first_offset bigint, message_count integer, created_at timestamptz)
@@ -10101,7 +10124,7 @@ $$;
 
 -- penstock.read_answer(answer)
 --
--- The answer of push_with_options as rows; it is kept as JSON, so that a push that comes again gets the same.
+-- Returns an answer of push_with_options as rows; it is stored as JSON, so that a repeated push gets the same answer.
 --
 -- Parameters: answer - an array of objects, one per segment.
 -- Returns: one row per segment, in order.
@@ -10125,24 +10148,24 @@ $$;
 
 -- penstock.refuse_full(partition_name)
 --
--- Refuses a push to a partition that has had as many messages as ids can tell apart.
+-- Raises the error that a partition has reached offset_limit.
 --
 -- Parameters: partition_name.
 -- Returns: never; raises program_limit_exceeded.
--- Calls: nothing. Tables: none.
+-- Calls: offset_limit. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.refuse_full(partition_name text)
 RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    RAISE EXCEPTION 'partition "%" has had as many messages as a partition can have', partition_name
-        USING ERRCODE = 'program_limit_exceeded', HINT = 'Go on in another partition.';
+    RAISE EXCEPTION 'partition "%" is full: it has had % messages', partition_name, penstock.offset_limit()
+        USING ERRCODE = 'program_limit_exceeded', HINT = 'Push to another partition.';
 END
 $$;
 
 -- penstock.require_dedupe_ids(targets, counts, dedupe_ids)
 --
--- Refuses dedupe ids that cannot be kept, or that a queue has no window for.
+-- Raises an error if a dedupe id cannot be stored, or if its queue has no dedupe_window.
 --
 -- Parameters: a partition id and a count per segment; an entry per message, null for none.
 -- Returns: nothing; raises invalid_parameter_value.
@@ -10156,7 +10179,7 @@ DECLARE
     wrong   text;
 BEGIN
     IF cardinality(dedupe_ids) <> (SELECT sum(c) FROM unnest(counts) c) THEN
-        RAISE EXCEPTION '% messages need as many dedupe ids, null for none, and here are %',
+        RAISE EXCEPTION '% messages require as many dedupe ids, null for none, but there are %',
             (SELECT sum(c) FROM unnest(counts) c), cardinality(dedupe_ids)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -10179,7 +10202,7 @@ BEGIN
         RAISE EXCEPTION 'queue "%" does not look at dedupe ids: its dedupe_window is 0', lacking
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = format(
-                      'Say for how many seconds an id counts: penstock configure %s --set dedupe_window=3600', lacking
+                      'Set the seconds for which an id counts: penstock configure %s --set dedupe_window=3600', lacking
                   );
     END IF;
 END
@@ -10187,7 +10210,7 @@ $$;
 
 -- penstock.require_due(delay, due_at)
 --
--- Refuses a delay or a due time that nobody can mean.
+-- Raises an error if a delay or a due time is out of range.
 --
 -- Parameters: delay - seconds, or null; due_at - a time, or null. At most one of them.
 -- Returns: nothing; raises invalid_parameter_value.
@@ -10198,14 +10221,14 @@ LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
     IF delay IS NOT NULL AND due_at IS NOT NULL THEN
-        RAISE EXCEPTION 'a message has a delay or a due time, and not both' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'a message can have a delay or a due time, but not both' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF delay NOT BETWEEN 0 AND 3155760000 THEN
-        RAISE EXCEPTION 'a delay is a number of seconds from 0 to 3155760000, and this one is %', delay
+        RAISE EXCEPTION 'delay is % but must be from 0 to 3155760000 seconds', delay
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT isfinite(due_at) OR due_at > clock_timestamp() + interval '100 years' THEN
-        RAISE EXCEPTION 'a due time lies within a hundred years, and this one is %', due_at
+        RAISE EXCEPTION 'due time is % but must be within a hundred years from now', due_at
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END
@@ -10213,11 +10236,11 @@ $$;
 
 -- penstock.trim_dedupe_ids(max_rows)
 --
--- Deletes dedupe ids that have outlived their window. They mean nothing any more, so it may come late. Waits for
+-- Deletes dedupe ids that are older than their window. They have no effect any more, so this may come late. Waits for
 -- nobody.
 --
--- Parameters: max_rows - how many at most.
--- Returns: how many; call again until it is less.
+-- Parameters: max_rows - the largest number.
+-- Returns: the number deleted; call it again until it is less than max_rows.
 -- Calls: nothing. Tables: queues (read), dedupe_ids (delete).
 CREATE OR REPLACE FUNCTION penstock.trim_dedupe_ids(max_rows integer DEFAULT 1000)
 RETURNS integer
@@ -10255,10 +10278,10 @@ $$;
 
 -- penstock.trim_producers(max_rows)
 --
--- Forgets what pushes answered more than an hour ago: nobody repeats them any more. Waits for nobody.
+-- Deletes answers to pushes that are more than an hour old: they are not repeated any more. Waits for nobody.
 --
--- Parameters: max_rows - how many at most.
--- Returns: how many; call again while it is so many.
+-- Parameters: max_rows - the largest number.
+-- Returns: the number deleted; call it again while it is max_rows.
 -- Calls: nothing. Tables: producers (delete).
 CREATE OR REPLACE FUNCTION penstock.trim_producers(max_rows integer)
 RETURNS integer
@@ -10284,10 +10307,10 @@ $$;
 
 -- penstock.trim_pushes(max_rows)
 --
--- Deletes what pushes left behind and nobody needs any more: dedupe ids that have outlived their window, and answers
--- to pushes that nobody repeats any more.
+-- Deletes what pushes left behind: dedupe ids that are older than their window, and answers to pushes that are not
+-- repeated any more.
 --
--- Parameters: max_rows - how many rows of each at most.
+-- Parameters: max_rows - the largest number of rows of each.
 -- Returns: the larger of the two numbers; call again while it is max_rows.
 -- Calls: trim_dedupe_ids, trim_producers. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.trim_pushes(max_rows integer)
@@ -10299,7 +10322,7 @@ $$;
 
 -- penstock.forget_stages(stage_ids)
 --
--- Removes stages whose segments were published or removed. The caller holds their locks.
+-- Deletes stages whose segments were published or removed. The caller holds their locks.
 --
 -- Parameters: stage_ids.
 -- Returns: nothing.
@@ -10313,15 +10336,38 @@ AS $$
     DELETE FROM penstock.stages s WHERE s.stage_id = ANY (stage_ids);
 $$;
 
+-- penstock.lock_stage(stage)
+--
+-- Locks a stage until the transaction ends, so that whoever publishes or aborts it sees what is written to it now.
+--
+-- Parameters: stage - its id.
+-- Returns: nothing; raises object_not_in_prerequisite_state if the stage is gone, and insufficient_privilege if it belongs
+-- to another user.
+-- Calls: require_own_writer. Tables: stages (lock).
+CREATE OR REPLACE FUNCTION penstock.lock_stage(stage bigint)
+RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    writer text;
+BEGIN
+    SELECT s.writer INTO writer FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'stage % is gone: another attempt was published, or it was given up', stage
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    PERFORM penstock.require_own_writer(writer);
+END
+$$;
+
 -- penstock.publish_segments(stage_ids)
 --
--- Gives staged segments their partitions and offsets. The caller holds the locks of the stages and removes them. The
--- work is per segment, and the payload is not touched.
+-- Assigns partitions and offsets to staged segments. The caller holds the locks of the stages and removes them. The
+-- cost is per segment; the payload is not touched.
 --
--- Parameters: stage_ids - in the order in which their messages shall lie.
--- Returns: how many segments and messages there were.
--- Calls: ensure_partitions, wake_partitions, queue_lock_class, newest_segment. Tables: staged (read), partitions
--- (lock), segments (update), queues (read).
+-- Parameters: stage_ids - in the order of their messages.
+-- Returns: the number of segments and messages.
+-- Calls: lock_partitions, wake_partitions, newest_segment. Tables: staged (read), segments (update).
 CREATE OR REPLACE FUNCTION penstock.publish_segments(stage_ids bigint[], OUT segments bigint, OUT messages bigint)
 LANGUAGE plpgsql
 SET enable_bitmapscan = off
@@ -10330,7 +10376,6 @@ DECLARE
     queues       text[];
     names        text[];
     targets      bigint[];
-    locked       bigint;
     now_here     timestamptz;
     heads        bigint[];
     times        timestamptz[];
@@ -10342,7 +10387,7 @@ DECLARE
     base_offsets bigint[];
     moved        bigint;
 BEGIN
-    -- Every partition once. Below it is known by its place in these arrays.
+    -- Every partition once. Below it is known by its position in these arrays.
     SELECT
         array_agg(d.queue_name ORDER BY d.partition_name COLLATE "C", d.queue_name COLLATE "C"),
         array_agg(d.partition_name ORDER BY d.partition_name COLLATE "C", d.queue_name COLLATE "C")
@@ -10358,39 +10403,7 @@ BEGIN
         messages := 0;
         RETURN;
     END IF;
-    LOOP
-        targets := ARRAY(
-            SELECT p.partition_id
-            FROM unnest(queues, names) WITH ORDINALITY w (queue_name, partition_name, position)
-            -- LIMIT: a plain join, planned for a small table, goes through all partitions of the queue for each.
-            LEFT JOIN LATERAL (
-                SELECT p.partition_id
-                FROM penstock.partitions p
-                WHERE p.queue_id = (SELECT q.queue_id FROM penstock.queues q WHERE q.name = w.queue_name)
-                  AND p.name = w.partition_name
-                LIMIT 1
-            ) p ON true
-            ORDER BY w.position
-        );
-        IF array_position(targets, NULL) IS NOT NULL THEN
-            PERFORM penstock.ensure_partitions(queues, names);
-            CONTINUE;
-        END IF;
-        PERFORM 1 FROM penstock.partitions p
-        WHERE p.partition_id = ANY (targets)
-        ORDER BY p.partition_id
-        FOR NO KEY UPDATE;
-        GET DIAGNOSTICS locked = ROW_COUNT;
-        -- Fewer rows than partitions: one was deleted while we waited for its lock. It begins anew.
-        EXIT WHEN locked = cardinality(targets);
-    END LOOP;
-    -- Keeps a group from coming into being until we have committed: it would not know of these messages.
-    PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)
-    FROM (
-        SELECT q.queue_id FROM penstock.queues q
-        WHERE q.name = ANY (ARRAY(SELECT DISTINCT n FROM unnest(queues) n))
-        ORDER BY q.queue_id
-    ) q;
+    targets := penstock.lock_partitions(queues, names);
 
     -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
     now_here := clock_timestamp();
@@ -10401,8 +10414,8 @@ BEGIN
     FROM unnest(targets) WITH ORDINALITY w (target, position)
     LEFT JOIN LATERAL penstock.newest_segment(w.target) newest ON true;
     ends := heads;
-    -- A join by name would compare each segment with each partition whenever the planner takes them for few, and it knows
-    -- neither number. No name holds a control character, so one keeps two names apart.
+    -- A join by name would compare each segment with each partition whenever the planner takes them for few, and it
+    -- knows neither number. No name holds a control character, so one keeps two names apart.
     place_of := (
         SELECT jsonb_object_agg(w.queue_name || chr(1) || w.partition_name, w.position)
         FROM unnest(queues, names) WITH ORDINALITY w (queue_name, partition_name, position)
@@ -10446,7 +10459,7 @@ $$;
 
 -- penstock.register_run(writer, run)
 --
--- Gives a run of a writer its number, on first sight: a later run has a higher one.
+-- Assigns a number to a run of a writer when it is first seen: a later run has a higher one.
 --
 -- Parameters: writer - the query's id; run - the id of this start of it.
 -- Returns: the number.
@@ -10474,10 +10487,10 @@ $$;
 
 -- penstock.remove_stages(stage_ids)
 --
--- Removes stages with what they hold. One that somebody is writing to is passed over: its turn comes with the sweep.
+-- Removes stages with their segments. A stage that somebody is writing to is skipped; sweep_stages removes it later.
 --
 -- Parameters: stage_ids.
--- Returns: how many were removed.
+-- Returns: the number removed.
 -- Calls: forget_stages. Tables: stages (lock), segments (delete).
 CREATE OR REPLACE FUNCTION penstock.remove_stages(stage_ids bigint[])
 RETURNS integer
@@ -10500,8 +10513,8 @@ $$;
 
 -- penstock.require_own_writer(writer)
 --
--- Refuses to begin, publish or give up for a writer that is another user's: a newer run retires those before it. A user
--- who has the other's role may, and so may an admin.
+-- Raises an error if a writer belongs to another user: a newer run replaces the older ones, so others may not begin,
+-- publish or abort for it. A member of the other user's role may, and so may an admin.
 --
 -- Parameters: writer - the query's id.
 -- Returns: nothing; raises insufficient_privilege.
@@ -10528,23 +10541,11 @@ BEGIN
 END
 $$;
 
--- penstock.sink_lock_class()
---
--- The first key of the advisory lock that a writer's publishing takes (the second is a hash of the writer's name).
---
--- Returns: a constant.
--- Calls: nothing. Tables: none.
-CREATE OR REPLACE FUNCTION penstock.sink_lock_class()
-RETURNS integer
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$
-    SELECT 1885695604
-$$;
-
 -- penstock.end_waits(target_groups)
 --
--- Lets partitions that wait for a delay or a quiet period be looked at by the next sweep, because that setting has changed:
--- it puts them in the ready list, or lets them wait for as long as the setting says now. What waits after a failure goes on waiting.
+-- Makes partitions that wait for a delay or a quiet period due now, because that setting has changed: the next sweep
+-- puts them in the ready list, or lets them wait by the new setting. Partitions that wait after a failure are not
+-- changed.
 --
 -- Parameters: target_groups - group ids.
 -- Returns: nothing.
@@ -10565,19 +10566,19 @@ $$;
 
 -- penstock.enrol_partitions(target_group, max_partitions, creating)
 --
--- Takes up partitions that were there before a group, or came beside it: puts those with messages for it in the ready list, oldest
--- first. A partition that somebody is pushing to is passed over (that push sees the group and puts it in the ready list itself,
--- unless it rolls back); then another round follows the last one, until none was passed over.
+-- Enrols partitions in a new group: puts those with messages for it in the ready list, oldest first. A partition that
+-- somebody is pushing to is skipped (that push sees the group and puts the partition in the ready list itself, unless
+-- it rolls back); then another round follows, until none was skipped.
 --
--- A push that does not know of the group holds the shared lock of the queue since before the group was committed. Those who
--- hold it when the group is first seen here are awaited: the last round begins when all of them have ended. While none
--- of them does, there is nothing new to see.
+-- A push that does not see the group has held the shared lock of the queue since before the group was committed. The
+-- transactions that hold it when the group is first seen here are awaited: the last round begins after all of them
+-- have ended. Until one of them ends, there is nothing new to see.
 --
--- Parameters: target_group; max_partitions - how many to visit; creating - whether this is the transaction that creates the
--- group. Then nobody else knows of it, so nobody else can take a partition up for it.
--- Returns: how many were put in the ready list.
--- Calls: wake_partitions, partition_span, queue_lock_class. Tables: consumer_groups (update), partitions (lock), journal
--- (read).
+-- Parameters: max_partitions - the number of partitions to visit; creating - whether this is the transaction that
+-- creates the group. Then nobody else sees the group, so nobody else can enrol a partition in it.
+-- Returns: the number of partitions put in the ready list.
+-- Calls: wake_partitions, partition_span, queue_lock_class. Tables: consumer_groups (update), partitions (lock),
+-- journal (read).
 CREATE OR REPLACE FUNCTION penstock.enrol_partitions(
     target_group integer, max_partitions integer, creating boolean DEFAULT false
 )
@@ -10606,7 +10607,7 @@ BEGIN
         RETURN 0;
     END IF;
     waited_for := enrolling.awaited;
-    -- When a round begins, and not within it: the last one shall begin after all of them have ended.
+    -- When a round begins, and not within it: the last one must begin after all of them have ended.
     IF NOT creating AND enrolling.enrolled_to = 0 AND (waited_for IS NULL OR waited_for <> '{}') THEN
         holding := ARRAY(
             SELECT l.virtualtransaction FROM pg_locks l
@@ -10614,7 +10615,7 @@ BEGIN
               AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
               AND l.classid = penstock.queue_lock_class()::oid AND l.objid = enrolling.queue_id::oid
         );
-        -- A transaction that was prepared meanwhile holds the lock under another name, so all prepared ones are awaited.
+        -- A transaction that was prepared meanwhile holds the lock under another id, so all prepared ones are awaited.
         waited_for := CASE WHEN enrolling.awaited IS NULL THEN holding ELSE ARRAY(
             SELECT h FROM unnest(holding) h WHERE h = ANY (enrolling.awaited) OR h LIKE '-1/%'
         ) END;
@@ -10629,7 +10630,7 @@ BEGIN
         LIMIT max_partitions
     );
     IF creating THEN
-        -- Somebody may hold some, a sweep for another group; the first pop of this one shall not come away empty for that.
+        -- A sweep for another group may hold some; the first pop of this group must not be empty because of that.
         locked := ARRAY(
             SELECT p.partition_id FROM penstock.partitions p
             WHERE p.partition_id = ANY (visited)
@@ -10673,7 +10674,7 @@ $$;
 
 -- penstock.is_put_off(kind, target_group, target, place)
 --
--- Says whether a timer has failed and waits for its next try.
+-- Returns whether a timer has failed and waits for its next try.
 --
 -- Parameters: those of serve_timer.
 -- Returns: whether it is in failing_timers.
@@ -10691,7 +10692,7 @@ $$;
 
 -- penstock.put_off(kind, target_group, target, place, state, problem)
 --
--- Puts a timer off that failed: a second, and twice as long after each further failure, ten minutes at most.
+-- Postpones a timer that failed: by a second, and twice as long after each further failure, ten minutes at most.
 --
 -- Parameters: those of serve_timer; state and problem - the SQLSTATE and the text of the error.
 -- Returns: nothing.
@@ -10714,12 +10715,14 @@ $$;
 
 -- penstock.retry_timers(max_rows)
 --
--- Tries timers that failed again when their time has come, each in a subtransaction, and forgets those that work again or
--- are gone. What failed is gone, too, when another claim begins at the same place. No more are tried after two seconds.
+-- Tries postponed timers again when they are due, each in a subtransaction, and deletes from failing_timers those
+-- that succeed or no longer exist. A timer also no longer exists if another claim begins at the same place. After two
+-- seconds no more are tried.
 --
--- Parameters: max_rows - how many to try.
--- Returns: how many were served.
--- Calls: try_timer. Tables: failing_timers (delete), journal, claims, doorbells, consumer_groups, scheduled (read).
+-- Parameters: max_rows - the largest number to try.
+-- Returns: the number fired.
+-- Calls: try_timer. Tables: failing_timers (delete), journal, claims, late_wakeups, consumer_groups, scheduled
+-- (read).
 CREATE OR REPLACE FUNCTION penstock.retry_timers(max_rows integer)
 RETURNS integer
 LANGUAGE plpgsql
@@ -10739,8 +10742,8 @@ BEGIN
             WHERE c.group_id = f.group_id AND c.partition_id = f.partition_id AND c.lo = f.place
               AND c.claimed_at <= f.since
         )
-        WHEN 'doorbell' THEN NOT EXISTS (
-            SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = f.partition_id AND d.base_offset = f.place
+        WHEN 'late_wakeup' THEN NOT EXISTS (
+            SELECT 1 FROM penstock.late_wakeups w WHERE w.partition_id = f.partition_id AND w.base_offset = f.place
         )
         WHEN 'enrolment' THEN NOT EXISTS (
             SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = f.group_id AND g.enrolled_to IS NOT NULL
@@ -10768,14 +10771,14 @@ $$;
 
 -- penstock.serve_timer(kind, target_group, target, place)
 --
--- Does what the sweep does for one timer, which is due.
+-- Fires one timer that is due, as the sweep does.
 --
--- Parameters: kind - 'journal' (a row of the journal; place is its version), 'claim' (a range of a shared group; place is
--- where it begins), 'doorbell' (place is the first offset that was pushed), 'enrolment' (of a group) or 'scheduled' (place is
--- its id); target_group and target - group and partition, 0 for none.
--- Returns: whether it did; false when a lock could not be had, or when it has gone on already.
--- Calls: sweep_timer, offer_range, fail_range, wake_partitions, enrol_partitions, publish_scheduled. Tables: journal (read),
--- claims, doorbells (delete), partitions (lock).
+-- Parameters: kind - 'journal' (a row of the journal; place is its version), 'claim' (a range of a shared group;
+-- place is its first offset), 'late_wakeup' (place is the first offset that was pushed), 'enrolment' (of a group) or
+-- 'scheduled' (place is its id); target_group and target - group and partition, 0 for none.
+-- Returns: whether it was fired; false if a lock was not available, or if the state has changed already.
+-- Calls: sweep_timer, offer_range, fail_range, wake_partitions, enrol_partitions, publish_scheduled. Tables: journal
+-- (read), claims, late_wakeups (delete), partitions (lock).
 CREATE OR REPLACE FUNCTION penstock.serve_timer(kind text, target_group integer, target bigint, place bigint)
 RETURNS boolean
 LANGUAGE plpgsql
@@ -10807,13 +10810,13 @@ BEGIN
             ELSE
                 PERFORM penstock.fail_range(held, NULL, 'the lease expired', 'lease expired', 0);
             END IF;
-        WHEN 'doorbell' THEN
+        WHEN 'late_wakeup' THEN
             PERFORM 1 FROM penstock.partitions p WHERE p.partition_id = target FOR NO KEY UPDATE SKIP LOCKED;
             IF NOT FOUND THEN
                 RETURN false;
             END IF;
             PERFORM penstock.wake_partitions(ARRAY[target], ARRAY[place]);
-            DELETE FROM penstock.doorbells d WHERE d.partition_id = target AND d.base_offset = place;
+            DELETE FROM penstock.late_wakeups w WHERE w.partition_id = target AND w.base_offset = place;
         WHEN 'enrolment' THEN
             PERFORM penstock.enrol_partitions(target_group, 1000);
         WHEN 'scheduled' THEN
@@ -10828,13 +10831,13 @@ $$;
 
 -- penstock.sweep_apart(max_rows, since)
 --
--- Serves the timers that are due one after the other, each in a subtransaction, so that one that fails holds up no other. The
--- sweep does this when it has failed as a whole; the caller holds its lock. Like that one it takes no new timers after two
--- seconds, except one of each kind.
+-- Fires the timers that are due one after the other, each in a subtransaction, so that one that fails does not hold
+-- up others. The sweep calls it after it has failed as a whole, and holds the sweep's lock. After two seconds it
+-- fires only one more of each kind.
 --
 -- Parameters: those of sweep; max_rows - of each kind of timer.
--- Returns: how many were served, and how many failed.
--- Calls: is_put_off, try_timer. Tables: journal, claims, doorbells, consumer_groups, scheduled (read).
+-- Returns: the number fired, and the number that failed.
+-- Calls: is_put_off, try_timer. Tables: journal, claims, late_wakeups, consumer_groups, scheduled (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_apart(
     max_rows integer, since timestamptz, OUT woken integer, OUT failed integer
 )
@@ -10871,12 +10874,12 @@ BEGIN
         ) c
         UNION ALL
         SELECT * FROM (
-            SELECT 'doorbell', 0, d.partition_id, d.base_offset
-            FROM penstock.doorbells d
-            WHERE NOT penstock.is_put_off('doorbell', 0, d.partition_id, d.base_offset)
-            ORDER BY d.partition_id, d.base_offset
+            SELECT 'late_wakeup', 0, w.partition_id, w.base_offset
+            FROM penstock.late_wakeups w
+            WHERE NOT penstock.is_put_off('late_wakeup', 0, w.partition_id, w.base_offset)
+            ORDER BY w.partition_id, w.base_offset
             LIMIT max_rows
-        ) d
+        ) w
         UNION ALL
         SELECT 'enrolment', g.group_id, 0, 0 FROM penstock.consumer_groups g
         WHERE g.enrolled_to IS NOT NULL AND NOT penstock.is_put_off('enrolment', g.group_id, 0, 0)
@@ -10901,10 +10904,11 @@ $$;
 
 -- penstock.sweep_timer(target_group, target, timer_version, timer_state)
 --
--- Visits one timer that is due: the partition goes on to its next state, if whoever could object is not at it right now.
+-- Fires one timer of the journal: the partition changes to its next state, unless somebody else is changing it.
 --
--- Parameters: the journal row that holds the timer.
--- Returns: whether it did; false when a lock could not be had, or when it has gone on already: a later sweep comes again.
+-- Parameters: the journal row that has the timer.
+-- Returns: whether it was fired; false if a lock was not available, or if the state has changed already: a later
+-- sweep tries again.
 -- Calls: fail_claim, append_state, deliverable, newest_state. Tables: journal, partitions (lock), queues,
 -- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_timer(
@@ -10917,7 +10921,7 @@ DECLARE
     newest penstock.journal;
     ready  record;
 BEGIN
-    -- Who may go on from here: for a parked partition the holder of its lock, else that of the newest row's.
+    -- Who may append the next row: for a parked partition the holder of its lock, else that of the newest row's.
     IF timer_state = 'p' THEN
         PERFORM 1 FROM penstock.partitions p WHERE p.partition_id = target FOR NO KEY UPDATE SKIP LOCKED;
     ELSE
@@ -10944,7 +10948,7 @@ BEGIN
     CROSS JOIN LATERAL penstock.deliverable(target, newest.committed, q.settings || g.config) d
     WHERE g.group_id = target_group;
     IF ready.head_offset <= newest.committed THEN
-        -- Idle needs the partition's lock: a push under way may have seen the old state and left us alone.
+        -- Idle needs the partition's lock: a push in progress may have seen the old state and woken nobody.
         PERFORM penstock.append_state(
             newest, CASE WHEN timer_state = 'p' THEN 'i' ELSE 'p' END::"char", newest.committed,
             due_at => CASE WHEN timer_state <> 'p' THEN clock_timestamp() + interval '50 milliseconds' END
@@ -10967,15 +10971,15 @@ $$;
 
 -- penstock.sweep_together(max_rows, since, passing)
 --
--- The sweep's work, all of it as one: what fails, fails for all. The caller holds the sweep's lock.
+-- Fires all due timers in one piece: if one fails, all of them fail. The caller holds the sweep's lock.
 --
--- A timer may take seconds: to bury a message of hundreds of megabytes does. After two seconds it ends with one more of each
--- kind, so that what was done is committed before the caller loses patience; the next sweep goes on from there.
+-- A timer may take seconds: a dead letter of hundreds of megabytes does. After two seconds it fires one more of each
+-- kind and ends, so that the work is committed before the caller's deadline; the next sweep continues from there.
 --
--- Parameters: max_rows and since as in sweep; passing - whether to look which timers were put off, and to pass them over.
+-- Parameters: max_rows and since as in sweep; passing - whether to skip timers that were postponed.
 -- Returns: as sweep.
 -- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions, publish_scheduled, is_put_off.
--- Tables: journal, claims, doorbells (delete), partitions (lock), consumer_groups (read).
+-- Tables: journal, claims, late_wakeups (delete), partitions (lock), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_together(
     max_rows integer, since timestamptz, passing boolean,
     OUT woken integer, OUT trimmed integer, OUT enrolled integer, OUT next_due timestamptz, OUT swept_to timestamptz
@@ -10998,8 +11002,8 @@ BEGIN
     trimmed := 0;
     -- In chunks, until enough was done: a chunk that is busy altogether must not hide those after it.
     LOOP
-        -- Most timers are of claims that were settled long ago: those go all at once, with their predecessors. Rows with
-        -- a timer of their own wait for it: that keeps every claim as history for its lease time.
+        -- Most timers are of claims that were settled long ago: those go all at once, with their predecessors. Rows
+        -- with a timer of their own wait for it: that keeps every claim as history for its lease time.
         WITH due AS MATERIALIZED (
             SELECT j.group_id, j.partition_id, j.version, j.state FROM penstock.journal j
             WHERE j.due_at > after_due AND j.due_at <= now_here
@@ -11081,15 +11085,15 @@ BEGIN
         swept_to := NULL;
     END IF;
     FOR timer IN
-        SELECT d.partition_id, d.base_offset FROM penstock.doorbells d
-        JOIN penstock.partitions p ON p.partition_id = d.partition_id
-        WHERE NOT (passing AND penstock.is_put_off('doorbell', 0, d.partition_id, d.base_offset))
+        SELECT w.partition_id, w.base_offset FROM penstock.late_wakeups w
+        JOIN penstock.partitions p ON p.partition_id = w.partition_id
+        WHERE NOT (passing AND penstock.is_put_off('late_wakeup', 0, w.partition_id, w.base_offset))
         LIMIT max_rows
         FOR NO KEY UPDATE OF p SKIP LOCKED
     LOOP
         PERFORM penstock.wake_partitions(ARRAY[timer.partition_id], ARRAY[timer.base_offset]);
-        DELETE FROM penstock.doorbells d
-        WHERE d.partition_id = timer.partition_id AND d.base_offset = timer.base_offset;
+        DELETE FROM penstock.late_wakeups w
+        WHERE w.partition_id = timer.partition_id AND w.base_offset = timer.base_offset;
         woken := woken + 1;
         EXIT WHEN clock_timestamp() > until;
     END LOOP;
@@ -11112,11 +11116,11 @@ $$;
 
 -- penstock.trim_journal(target_group, target, up_to)
 --
--- Deletes journal rows that lie behind the newest one of a (group, partition). The sweep trims behind claims, when their
--- lease would have ended; this is for rows that no such timer leads to. Claims stay, as history. What somebody holds is
--- left to the next call: nobody waits here.
+-- Deletes journal rows older than the newest one of a (group, partition). The sweep trims behind claims when their
+-- lease would have ended; this function trims rows that have no such timer. Claims stay, as history. Rows that are
+-- locked are left to the next call.
 --
--- Parameters: up_to - the newest version that may go; the caller has appended a newer one.
+-- Parameters: up_to - the newest version to delete; the caller has appended a newer one.
 -- Returns: nothing.
 -- Calls: nothing. Tables: journal (delete).
 CREATE OR REPLACE FUNCTION penstock.trim_journal(target_group integer, target bigint, up_to bigint)
@@ -11136,10 +11140,10 @@ $$;
 
 -- penstock.try_timer(kind, target_group, target, place)
 --
--- Serves one timer; if that fails, nothing of it has happened but that the timer is put off.
+-- Fires one timer. If that fails, it is rolled back and the timer is postponed.
 --
 -- Parameters: those of serve_timer.
--- Returns: whether it was served; null when it failed.
+-- Returns: whether it was fired; null if it failed.
 -- Calls: serve_timer, put_off. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.try_timer(kind text, target_group integer, target bigint, place bigint)
 RETURNS boolean
@@ -11161,10 +11165,10 @@ $$;
 
 -- penstock.decoded_headers(packed)
 --
--- Reads a message's headers out of their bytes.
+-- Decodes the headers of a message.
 --
 -- Parameters: packed - the bytes of one message's headers.
--- Returns: the headers; null for bytes that are not a JSON object of strings, or that jsonb cannot hold.
+-- Returns: the headers; null for bytes that are not a JSON object of strings, or that jsonb cannot store.
 -- Calls: nothing. Tables: none.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.decoded_headers(packed bytea)
@@ -11187,10 +11191,10 @@ $$;
 
 -- penstock.decoded_key(packed)
 --
--- Reads a key out of its bytes.
+-- Decodes a key.
 --
 -- Parameters: packed - the bytes of one key.
--- Returns: the text; null for bytes that are no text, or that PostgreSQL's text cannot hold.
+-- Returns: the text; null for bytes that are not text, or that PostgreSQL's text cannot store.
 -- Calls: nothing. Tables: none.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.decoded_key(packed bytea)
@@ -11257,10 +11261,10 @@ $$;
 
 -- penstock.state_name(state)
 --
--- The word for a state of the journal.
+-- Returns the name of a state of the journal.
 --
--- Parameters: state - as stored.
--- Returns: the word people read.
+-- Parameters: state - the letter as stored.
+-- Returns: the name.
 -- Calls: nothing. Tables: none.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.state_name(state "char")
@@ -11275,7 +11279,7 @@ $$;
 
 -- penstock.time_in_runs(created_at, run_counts, run_times, index)
 --
--- The time of one message of a segment.
+-- Returns the time of one message of a segment.
 --
 -- Parameters: the segment's columns, and the message's index in it, from 0.
 -- Returns: the time.
@@ -11292,12 +11296,12 @@ $$;
 
 -- penstock.unpack(partition_id, base_offset, count, created_at, run_skip, run_counts, run_times, …)
 --
--- Turns a slice, as segment_slices returns it, into a row per message: for psql and the views. The clients unpack
--- by themselves.
+-- Returns a slice of segment_slices as a row per message, for psql and the views. The clients unpack by themselves.
 --
--- It takes any bytes. A key that is no text is shown in PostgreSQL's escape format, as encode(key, 'escape') writes it.
--- Headers that are not a JSON object of strings are shown so too, as the one header penstock-undecoded. An end that lies
--- before the one before it, or outside the column, is moved to where it may be at the nearest: its value is empty or cut.
+-- It accepts any bytes. A key that is not text is shown in PostgreSQL's escape format, as encode(key, 'escape')
+-- writes it, and so are headers that are not a JSON object of strings, as the one header penstock-undecoded. An end
+-- that is lower than the one before, or outside the column, is moved to the nearest valid place: its value is empty
+-- or cut.
 --
 -- Parameters: the columns of a slice, and the partition it belongs to.
 -- Returns: a row per message.
@@ -11530,10 +11534,10 @@ CROSS JOIN LATERAL (
 ) newest
 WHERE newest.head_offset > oldest.floor_offset;
 
--- Drops functions that this version no longer has, whichever version wrote them. One whose parameters changed is a new function beside the old one,
--- and calls with defaults would fit both. What the migrate that is under way has just written bears its own
--- transaction's number, or a later one where psql sets savepoints (ON_ERROR_ROLLBACK); the schema is penstock's alone, so
--- all others are its own old ones.
+-- Drops functions that this version does not have. A function whose parameters changed is a new function beside the
+-- old one, and calls with defaults would match both. The functions that the current migrate has just written have its
+-- own transaction id, or a later one where psql sets savepoints (ON_ERROR_ROLLBACK). The schema belongs to penstock
+-- alone, so all others are old ones.
 DO $$
 DECLARE
     old record;
@@ -11548,34 +11552,34 @@ BEGIN
 END
 $$;
 
--- Nothing is for everybody: who may call what is granted to the three roles by `penstock grant`.
+-- PUBLIC has no privileges. `penstock grant` grants the three roles what they may call.
 REVOKE ALL ON SCHEMA penstock FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA penstock FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA penstock FROM PUBLIC;
 
 COMMIT;
 
-INSERT INTO penstock."claims" ("group_id", "partition_id", "lo", "hi", "attempt", "lease_id", "due_at", "consumer", "claimed_at", "first_error", "last_error", "alone") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '0', '1', '1', '0bd5c5a3-2bff-40a0-823b-9b3800ee28be', '2026-11-17 07:55:47.81582+00', 'vm/6311/298057', '2026-11-17 07:50:47.822312+00', NULL, NULL, 'true');
-INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', 'crowd', 'shared', '{}', 'all', NULL, NULL, 'false', '2026-11-17 07:50:47.631254+00', '{}', '6110', NULL, '2026-11-17 07:50:47.631257+00');
-INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'billing', 'ordered', '{"max_attempts": 3}', 'all', NULL, NULL, 'false', '2026-11-17 07:50:47.593408+00', '{}', '6109', NULL, '2026-11-17 07:50:47.790732+00');
-INSERT INTO penstock."dead_letters" ("dead_letter_id", "queue_id", "group_id", "partition_id", "message_offset", "created_at", "payload", "key", "headers", "reason", "attempts", "first_error", "last_error", "consumer", "died_at", "traceback", "row_ids") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '1', '0', '2026-11-17 07:50:47.657234+00',  E'\\x626164', 'k', '{"h": "1"}', 'no such customer', '1', 'no such customer', 'no such customer', 'vm/6311/298057', '2026-11-17 07:50:47.764934+00', NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 07:50:47.664039+00', 'r', '0', '0', '0', '0', '0', NULL, '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '2', '2026-11-17 07:50:47.729583+00', 'c', '0', '1', '0', '1', '0', NULL, NULL, '2026-11-17 07:55:47.727666+00', '0fd3e1cb-1acc-4cc7-a22a-639a02b65a95', 'vm/6311/298057', NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '3', '2026-11-17 07:50:47.773788+00', 'r', '1', '1', '0', '0', '0', NULL, '3', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '4', '2026-11-17 07:50:47.811436+00', 'c', '1', '2', '0', '1', '0', NULL, NULL, '2026-11-17 07:55:47.811253+00', '1f07343f-270f-44a2-8e08-43a549d0eb5c', 'vm/6311/298057', NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '2', '2026-11-17 07:50:47.815276+00', 'p', '3', '3', '0', '0', '0', NULL, NULL, '2026-11-17 07:50:47.865256+00', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."partitions" ("partition_id", "queue_id", "name", "priority", "created_at", "lane_of") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'ada', '0', '2026-11-17 07:50:47.655799+00', NULL);
-INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('845c7667-8f4a-49c1-8158-8328661fcb47', '1', '2026-11-17 07:50:47.657234+00', '1', '0', '3', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('845c7667-8f4a-49c1-8158-8328661fcb47', '2', '2026-11-17 07:50:47.831861+00', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '[{"due_at": "2026-11-17T08:50:47.831861+00:00", "created_at": "2026-11-17T07:50:47.831861+00:00", "first_offset": null, "partition_id": 1, "scheduled_id": 1, "message_count": 1, "duplicate_times": null, "duplicate_offsets": null, "duplicate_positions": null, "duplicate_scheduled_ids": null}]');
-INSERT INTO penstock."queues" ("queue_id", "name", "description", "config", "created_at", "priorities", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'orders', NULL, '{}', '2026-11-17 07:50:47.587821+00', '{0}', '2026-11-17 07:50:47.587821+00');
+INSERT INTO penstock."claims" ("group_id", "partition_id", "lo", "hi", "attempt", "lease_id", "due_at", "consumer", "claimed_at", "first_error", "last_error", "alone") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '0', '1', '1', 'f2e9ccba-2b52-4f60-94a9-8c5f6ac10d4c', '2026-11-17 08:32:11.981437+00', 'vm/13736/6ab304', '2026-11-17 08:27:11.985086+00', NULL, NULL, 'true');
+INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', 'crowd', 'shared', '{}', 'all', NULL, NULL, 'false', '2026-11-17 08:27:11.866815+00', '{}', '758', NULL, '2026-11-17 08:27:11.866817+00');
+INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'billing', 'ordered', '{"max_attempts": 3}', 'all', NULL, NULL, 'false', '2026-11-17 08:27:11.834818+00', '{}', '757', NULL, '2026-11-17 08:27:11.971578+00');
+INSERT INTO penstock."dead_letters" ("dead_letter_id", "queue_id", "group_id", "partition_id", "message_offset", "created_at", "payload", "key", "headers", "reason", "attempts", "first_error", "last_error", "consumer", "died_at", "traceback", "row_ids") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '1', '0', '2026-11-17 08:27:11.883212+00',  E'\\x626164', 'k', '{"h": "1"}', 'no such customer', '1', 'no such customer', 'no such customer', 'vm/13736/6ab304', '2026-11-17 08:27:11.968524+00', NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 08:27:11.885268+00', 'r', '0', '0', '0', '0', '0', NULL, '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '2', '2026-11-17 08:27:11.936785+00', 'c', '0', '1', '0', '1', '0', NULL, NULL, '2026-11-17 08:32:11.929501+00', 'ae4667f7-e2f9-4e85-beb6-aa44f89c734e', 'vm/13736/6ab304', NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '3', '2026-11-17 08:27:11.9692+00', 'r', '1', '1', '0', '0', '0', NULL, '3', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '4', '2026-11-17 08:27:11.975528+00', 'c', '1', '2', '0', '1', '0', NULL, NULL, '2026-11-17 08:32:11.975312+00', 'c24eeae9-7ce3-49f8-9a9b-abef64f44a86', 'vm/13736/6ab304', NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '2', '2026-11-17 08:27:11.980933+00', 'p', '3', '3', '0', '0', '0', NULL, NULL, '2026-11-17 08:27:12.030913+00', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."partitions" ("partition_id", "queue_id", "name", "priority", "created_at", "lane_of") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'ada', '0', '2026-11-17 08:27:11.875941+00', NULL);
+INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('92cff3e1-f280-4c64-8acf-b303854fba63', '1', '2026-11-17 08:27:11.883212+00', '1', '0', '3', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('92cff3e1-f280-4c64-8acf-b303854fba63', '2', '2026-11-17 08:27:11.995904+00', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '[{"due_at": "2026-11-17T09:27:11.995904+00:00", "created_at": "2026-11-17T08:27:11.995904+00:00", "first_offset": null, "partition_id": 1, "scheduled_id": 1, "message_count": 1, "duplicate_times": null, "duplicate_offsets": null, "duplicate_positions": null, "duplicate_scheduled_ids": null}]');
+INSERT INTO penstock."queues" ("queue_id", "name", "description", "config", "created_at", "priorities", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'orders', NULL, '{}', '2026-11-17 08:27:11.815557+00', '{0}', '2026-11-17 08:27:11.815557+00');
 INSERT INTO penstock."ready" ("group_id", "priority", "seq", "partition_id", "lo", "hi", "attempt", "first_error", "last_error") OVERRIDING SYSTEM VALUE VALUES ('2', '0', '4', '1', '1', '2', '0', NULL, NULL);
 INSERT INTO penstock."ready" ("group_id", "priority", "seq", "partition_id", "lo", "hi", "attempt", "first_error", "last_error") OVERRIDING SYSTEM VALUE VALUES ('2', '0', '5', '1', '2', '3', '0', NULL, NULL);
-INSERT INTO penstock."scheduled" ("scheduled_id", "queue_id", "partition_id", "due_at", "created_at", "count", "bytes", "body", "ends", "keys", "key_ends", "headers", "header_ends", "dedupe_ids", "dedupe_positions") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 08:50:47.831861+00', '2026-11-17 07:50:47.831861+00', '1', '5',  E'\\x6c61746572',  E'\\x05000000', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '2026-11-17 07:50:47.657234+00', '3', '41',  E'\\x626164676f6f646f70656e', NULL,  E'\\x03000000070000000b000000',  E'\\x6b6b6b',  E'\\x010000000200000003000000',  E'\\x7b2268223a2231227d7b2268223a2231227d7b2268223a2231227d',  E'\\x09000000120000001b000000', NULL, NULL);
-INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('-1', '0', '2026-11-17 07:50:47.904422+00', '1', '6',  E'\\x737461676564', NULL,  E'\\x06000000', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."sink_runs" ("writer", "run", "run_number", "begun_at", "owner") OVERRIDING SYSTEM VALUE VALUES ('writer', 'run', '1', '2026-11-17 07:50:47.876909+00', 'postgres');
-INSERT INTO penstock."staged" ("stage_id", "first_ordinal", "queue_names", "partition_names", "counts", "staged_at") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '{orders}', '{ada}', '{1}', '2026-11-17 07:50:47.896082+00');
-INSERT INTO penstock."stages" ("stage_id", "writer", "run", "epoch", "created_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'writer', 'run', '0', '2026-11-17 07:50:47.87713+00');
+INSERT INTO penstock."scheduled" ("scheduled_id", "queue_id", "partition_id", "due_at", "created_at", "count", "bytes", "body", "ends", "keys", "key_ends", "headers", "header_ends", "dedupe_ids", "dedupe_positions") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 09:27:11.995904+00', '2026-11-17 08:27:11.995904+00', '1', '5',  E'\\x6c61746572',  E'\\x05000000', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '2026-11-17 08:27:11.883212+00', '3', '41',  E'\\x626164676f6f646f70656e', NULL,  E'\\x03000000070000000b000000',  E'\\x6b6b6b',  E'\\x010000000200000003000000',  E'\\x7b2268223a2231227d7b2268223a2231227d7b2268223a2231227d',  E'\\x09000000120000001b000000', NULL, NULL);
+INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('-1', '0', '2026-11-17 08:27:12.065345+00', '1', '6',  E'\\x737461676564', NULL,  E'\\x06000000', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."sink_runs" ("writer", "run", "run_number", "begun_at", "owner") OVERRIDING SYSTEM VALUE VALUES ('writer', 'run', '1', '2026-11-17 08:27:12.040861+00', 'postgres');
+INSERT INTO penstock."staged" ("stage_id", "first_ordinal", "queue_names", "partition_names", "counts", "staged_at") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '{orders}', '{ada}', '{1}', '2026-11-17 08:27:12.052962+00');
+INSERT INTO penstock."stages" ("stage_id", "writer", "run", "epoch", "created_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'writer', 'run', '0', '2026-11-17 08:27:12.041231+00');
 SELECT setval('penstock.consumer_groups_group_id_seq', 2);
 SELECT setval('penstock.dead_letters_dead_letter_id_seq', 1);
 SELECT setval('penstock.partitions_partition_id_seq', 1);

@@ -1,10 +1,11 @@
 -- penstock.archive_ranges(queue_name, before, partition_names)
 --
--- What of a queue can be archived now: from where each partition's archive ends, or the log begins, up to the end of the
--- last segment that is older than a moment. Whole segments only, so that they can be dropped afterwards.
+-- Returns the ranges of a queue that can be archived now: in each partition from the end of its archive, or from the
+-- floor, up to the end of the last segment that is older than `before`. Only whole segments are archived, so that
+-- they can be dropped afterwards.
 --
--- Parameters: before - null for all there is; partition_names - null for all partitions; private lanes are left out.
--- Returns: a row per partition that has something, by id.
+-- Parameters: before - null for all messages; partition_names - null for all partitions. Private lanes are left out.
+-- Returns: a row per partition that has something to archive, by id.
 -- Calls: find_queue, find_partition, archived_to, partition_span, offset_at. Tables: partitions, segments (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.archive_ranges(

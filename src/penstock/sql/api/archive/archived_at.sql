@@ -1,11 +1,11 @@
 -- penstock.archived_at(partition_ids, moment)
 --
--- Finds where in the archive of partitions a moment lies, as far as that can be told without the files: the first
--- range before the log that has a message which is not older.
+-- Finds a time in the archive of partitions, as far as that is possible without reading the files: the first range
+-- below the floor of the log with a message that is not older than `moment`.
 --
 -- Parameters: partition_ids, moment.
--- Returns: a row for each that has such a range: its offsets, whether all of its messages are not older (then the
--- first one is the answer), and where it lies, as in plan_archived.
+-- Returns: a row per partition that has such a range: its offsets, whether none of its messages is older (then the
+-- first one is the answer), and its place in the files, as in plan_archived.
 -- Calls: partition_span. Tables: archived, archive_files, archives (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.archived_at(partition_ids bigint[], moment timestamptz)

@@ -1,9 +1,10 @@
 -- penstock.archived_floors(partition_ids, floors)
 --
--- From where on partitions can be read without a gap when their archive is read with them.
+-- Returns the offset from which each partition can be read without a gap if its archive is read too.
 --
--- Parameters: partition_ids, and floors - where their logs begin, as parallel arrays.
--- Returns: for each, in the order given, the first offset of the archive where that reaches the log, else the floor.
+-- Parameters: parallel arrays; floors - the floor of each partition's log.
+-- Returns: for each partition, in the order given, the first offset of its archive where the archive reaches up to
+-- the log, else the floor.
 -- Calls: nothing. Tables: archives, archived (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.archived_floors(partition_ids bigint[], floors bigint[])

@@ -1,12 +1,12 @@
 -- penstock.begin_archive(queue_name, location)
 --
--- Begins a run: takes the queue's archive lock for as long as this connection lasts, and gives up all runs that were
--- begun and never recorded. Whoever has lost the lock with its connection can therefore not record any more.
+-- Begins an archive run. Takes the queue's archive lock until this connection ends, and gives up all runs that were
+-- begun and never recorded: a process that lost its connection, and with it the lock, can no longer record its run.
 --
--- Parameters: location - where the files shall lie.
--- Returns: the run's name, and the names and locations of the runs that were given up, whose files are to be removed.
--- Raises object_in_use while another connection archives the queue.
--- Calls: require_read_committed, find_queue, archive_lock_class. Tables: archives (insert, update).
+-- Parameters: location - where the files will be.
+-- Returns: the name of the run, and the names and locations of the runs that were given up, whose files are to be
+-- removed. Raises object_in_use while another connection archives the queue.
+-- Calls: require_read_committed, find_queue. Tables: archives (insert, update).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.begin_archive(queue_name text, location text)
 RETURNS TABLE (run text, left_runs text[], left_locations text[])
@@ -19,9 +19,11 @@ DECLARE
 BEGIN
     PERFORM penstock.require_read_committed('begin_archive');
     IF coalesce(begin_archive.location, '') = '' THEN
-        RAISE EXCEPTION 'an archive needs a location' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'location is empty: give the folder or URL where the files will be'
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF NOT pg_try_advisory_lock(penstock.archive_lock_class(), queue) THEN
+    -- The class of the lock: see queue_lock_class.
+    IF NOT pg_try_advisory_lock(1885695605, queue) THEN
         RAISE EXCEPTION 'queue "%" is being archived by another process', queue_name
             USING ERRCODE = 'object_in_use', HINT = 'Wait until it has ended.';
     END IF;

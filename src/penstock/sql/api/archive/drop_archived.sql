@@ -1,12 +1,12 @@
 -- penstock.drop_archived(queue_name, partition_names, after_partition, max_partitions)
 --
--- Drops the segments of a queue that are archived, whatever their age, in a chunk of partitions. What a group has still
--- to read stays, unless the queue's retention_rule is drop_and_count. Call it again with the returned position until
--- that is null.
+-- Drops archived segments of a queue, whatever their age, in a chunk of partitions. Messages that a group has not
+-- read stay, unless the queue's retention_rule is drop_and_count. Call it again with the returned position until that
+-- is null.
 --
--- Parameters: partition_names - null for all; after_partition - where the last call ended, 0 to begin; max_partitions -
--- how many to visit.
--- Returns: how many segments and messages were dropped, and where to go on.
+-- Parameters: partition_names - null for all; after_partition - where the last call ended, 0 to begin; max_partitions
+-- - the number of partitions to visit.
+-- Returns: the number of segments and messages dropped, and the position for the next call.
 -- Calls: find_queue, find_partition, archived_to, consumed_to, drop_below. Tables: queues, partitions (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.drop_archived(
@@ -28,7 +28,8 @@ DECLARE
     dropped record;
 BEGIN
     IF (max_partitions > 0 AND after_partition >= 0) IS NOT TRUE THEN
-        RAISE EXCEPTION 'max_partitions must be a number above 0, and after_partition one that is not negative'
+        RAISE EXCEPTION 'max_partitions is % and must be above 0; after_partition is % and must be 0 or above',
+            max_partitions, after_partition
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     dropped_segments := 0;

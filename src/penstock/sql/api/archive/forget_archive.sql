@@ -1,9 +1,9 @@
 -- penstock.forget_archive(run)
 --
--- Forgets a run that was given up, or gives up one that is not recorded: its files are removed.
+-- Deletes a run that is not recorded: it can no longer be recorded, and its files are no part of the archive.
 --
 -- Parameters: run - its name.
--- Returns: whether there was one to forget; a recorded one stays.
+-- Returns: whether a run was deleted; a recorded one stays.
 -- Calls: nothing. Tables: archives (delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.forget_archive(run text)

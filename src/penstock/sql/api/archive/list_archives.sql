@@ -1,10 +1,10 @@
 -- penstock.list_archives(queue_name)
 --
--- The recorded runs of `penstock archive`, the oldest first.
+-- Lists the recorded runs of `penstock archive`, oldest first.
 --
 -- Parameters: queue_name - null for all; a name that does not exist is an error.
--- Returns: a row per run: where it lies, how many partitions, messages and files it has, how large these are, and the
--- times of its first and last message.
+-- Returns: a row per run: its location, the number of its partitions, messages, files and bytes, and the times of its
+-- first and last message.
 -- Calls: find_queue. Tables: archives, archive_files, archived, queues (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.list_archives(queue_name text DEFAULT NULL)

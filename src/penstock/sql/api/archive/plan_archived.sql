@@ -1,11 +1,11 @@
 -- penstock.plan_archived(partition_ids, starts, stops)
 --
--- Finds where archived messages lie.
+-- Finds archived messages in the files of the archive.
 --
--- Parameters: parallel arrays, an entry per range of offsets.
--- Returns: a row per part of a range that lies in one row group of one file, in the order of the ranges and of their
--- offsets: the rows from first_row on, about how many bytes they have, and the file by location and path. In the order of
--- file_id, row_group and first_row the offsets of each partition ascend, too. What is not archived is in none.
+-- Parameters: parallel arrays, one entry per range of offsets.
+-- Returns: a row per part of a range that is in one row group of one file, in the order of the ranges and of their
+-- offsets: its first row, its approximate bytes, and the file by location and path. Ordered by file_id, row_group and
+-- first_row, the offsets of each partition ascend too. Messages that are not archived are in no row.
 -- Calls: nothing. Tables: archived, archive_files, archives (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.plan_archived(partition_ids bigint[], starts bigint[], stops bigint[])

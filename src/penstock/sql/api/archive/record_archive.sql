@@ -1,15 +1,14 @@
--- penstock.record_archive(run, paths, sizes, checksums, partition_ids, starts, stops, files, row_groups, first_rows, bytes,
---                         first_times, last_times)
+-- penstock.record_archive(run, paths, sizes, checksums, partition_ids, starts, stops, files, row_groups, first_rows,
+--                         bytes, first_times, last_times)
 --
--- Records a run whose files were verified: from this transaction on its ranges are archived. All of it or nothing.
+-- Records a run whose files were verified. When this transaction commits, its ranges are archived: all of them or
+-- none. A run that was given up is refused. The ranges of a partition must begin where its archive ends, or at the
+-- floor if that is later, and have no gap. If one of the partitions was deleted meanwhile, nothing is recorded.
 --
--- The rules, under the run's lock: a run that was given up is refused. What is recorded of a partition must begin where
--- its archive ends, or where its log begins if that is later, and have no gap. A partition that was deleted meanwhile refuses all.
---
--- Parameters: run - as begin_archive named it; paths, sizes, checksums - the files, as parallel arrays; the others - the
--- ranges, as parallel arrays: `files` are positions in `paths` (from 1), first_rows the place in the row group, bytes
--- about how much the messages have.
--- Returns: how many messages were recorded. A run that is recorded already is recorded once.
+-- Parameters: run - as begin_archive named it; paths, sizes, checksums - the files, as parallel arrays; the others -
+-- the ranges, as parallel arrays: files - positions in `paths`, from 1; first_rows - the position of the range in its
+-- row group; bytes - the approximate size of the messages.
+-- Returns: the number of messages recorded. To record a run again does nothing.
 -- Calls: require_read_committed, archived_to, partition_span. Tables: archives (lock, update), partitions (lock),
 -- archive_files, archived (insert).
 -- Granted to: admin.

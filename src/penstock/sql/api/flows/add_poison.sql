@@ -1,8 +1,9 @@
 -- penstock.add_poison(flow_name, partition_ids, offsets, reason, errors)
 --
--- Remembers messages at which a step of a flow fails. Its source makes dead letters of them when it comes there again.
+-- Records messages at which a step of a flow fails. The flow's source makes dead letters of them when it reads them
+-- again.
 --
--- Parameters: partition_ids, offsets, errors - parallel arrays; reason - of all of them.
+-- Parameters: parallel arrays; reason - of all of them.
 -- Returns: nothing.
 -- Calls: nothing. Tables: poison (insert).
 -- Granted to: admin.

@@ -1,7 +1,7 @@
 -- penstock.archived_letters(stage)
 --
--- The messages of a stage that are to become dead letters and are not in the log any more, but perhaps in the archive:
--- whoever stages them reads them there, and hands them to copy_letters.
+-- Returns the messages of a stage that are to become dead letters and are no longer in the log. The caller reads them
+-- from the archive and passes them to copy_letters.
 --
 -- Parameters: stage - its id.
 -- Returns: a row per message.

@@ -1,9 +1,9 @@
 -- penstock.copy_letters(stage, partition_ids, offsets, payloads, keys, headers, times)
 --
--- Keeps copies of messages that are to become dead letters and are only in the archive.
+-- Stores copies of messages that are to become dead letters and are only in the archive.
 --
 -- Parameters: stage - its id; the others - the messages, as parallel arrays; headers as JSON.
--- Returns: how many were copied; raises insufficient_privilege when the stage is another user's.
+-- Returns: the number of copies; raises insufficient_privilege if the stage belongs to another user.
 -- Calls: require_own_writer. Tables: stages (read), staged_dead_letters (update).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.copy_letters(

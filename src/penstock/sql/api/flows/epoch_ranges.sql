@@ -1,9 +1,10 @@
 -- penstock.epoch_ranges(writer, run)
 --
--- What the epoch reads that a run of a query has begun and not published: where to look for the message it fails at.
+-- Returns the ranges of the epoch that a run of a query has begun and not published: the failing message is among
+-- them.
 --
 -- Parameters: writer, run - as in begin_stage.
--- Returns: a row per range; none where nothing was begun.
+-- Returns: a row per range; none if no epoch was begun.
 -- Calls: nothing. Tables: epoch_sources, snapshots, partitions, queues (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.epoch_ranges(writer text, run text)

@@ -1,8 +1,8 @@
 -- penstock.find_poison(flow_name, partition_ids, starts, stops)
 --
--- The messages of some ranges at which a step of a flow is known to fail.
+-- Returns the messages in some ranges at which a step of a flow is known to fail.
 --
--- Parameters: parallel arrays, an entry per range.
+-- Parameters: parallel arrays, one entry per range.
 -- Returns: a row per message.
 -- Calls: nothing. Tables: poison (read).
 -- Granted to: consumer.

@@ -18,7 +18,7 @@ BEGIN
         WHERE s.flow_name = forget_flow.flow_name AND s.state NOT IN ('stopped', 'finished', 'failed')
           AND s.heartbeat_at > clock_timestamp() - interval '15 seconds'
     ) THEN
-        RAISE EXCEPTION 'flow "%" is in the hands of a supervisor', forget_flow.flow_name
+        RAISE EXCEPTION 'flow "%" is being run by a supervisor', forget_flow.flow_name
             USING ERRCODE = 'object_in_use', HINT = 'Stop `penstock run` first.';
     END IF;
     DELETE FROM penstock.flows f WHERE f.name = forget_flow.flow_name;

@@ -1,8 +1,8 @@
 -- penstock.heartbeat_flow(flow_name, supervisor, state, failures, error, retry_at, epoch, rows_per_second, take_over)
 --
--- Records a supervisor's heartbeat and the status of a flow; a supervisor that holds a flow calls it every few seconds, and
--- at most once a second. The first supervisor to call holds the flow, until it reports that the flow has stopped, finished
--- or failed, or sends no heartbeat for 15 seconds.
+-- Records a supervisor's heartbeat and the status of a flow; a supervisor that holds a flow calls it every few
+-- seconds, and at most once a second. The first supervisor to call holds the flow, until it reports that the flow has
+-- stopped, finished or failed, or sends no heartbeat for 15 seconds.
 --
 -- Parameters: supervisor - who calls; state - starting, running, backing off, failed, paused, stopped or finished;
 -- take_over - whether the one who holds it is known to be dead; the others as the columns of flow_states.

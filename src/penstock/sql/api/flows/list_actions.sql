@@ -1,6 +1,6 @@
 -- penstock.list_actions(flow_name)
 --
--- The registry: the actions of a flow, or of all flows, each with the class that does it and the plugin that brings it.
+-- Lists the actions of a flow, or of all flows, each with its class and the plugin that provides it.
 --
 -- Parameters: flow_name - null for all.
 -- Returns: a row per action, by flow and in the flow's order.

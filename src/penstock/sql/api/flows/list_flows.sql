@@ -1,10 +1,10 @@
 -- penstock.list_flows()
 --
--- The flows there are, and their status. Of what it has still to do, warm is admitted to an epoch that is not
--- published yet, and cold is the rest: both by subtraction.
+-- Lists flows and their status. Of the messages that a flow has not published, `warm` are admitted to an epoch and
+-- `cold` are not; both are subtracted, not counted.
 --
--- Returns: a row per flow, by name. The state is lost where a supervisor has not been heard of for 15 seconds, and
--- paused also where nobody runs a flow that shall pause.
+-- Returns: a row per flow, by name. The state is `lost` if its supervisor has sent no heartbeat for 15 seconds, and
+-- `paused` also if no supervisor runs a flow that is to pause.
 -- Calls: group_work. Tables: flows, flow_states, queues, consumer_groups, dead_letters, epoch_sources, snapshots,
 -- sink_runs (read).
 -- Granted to: consumer.

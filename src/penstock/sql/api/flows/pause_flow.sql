@@ -1,7 +1,7 @@
 -- penstock.pause_flow(flow_name, paused)
 --
--- Says that a flow shall pause, or go on. Its supervisor looks about once a second; a flow that pauses ends its epoch
--- without publishing it, and reads the same again when it goes on.
+-- Pauses a flow or lets it continue. Its supervisor checks about once a second. A flow that pauses ends its epoch
+-- without publishing it, and reads the same messages again when it continues.
 --
 -- Parameters: flow_name; paused.
 -- Returns: nothing; raises undefined_object when there is no such flow.

@@ -1,6 +1,6 @@
 -- penstock.paused_flows()
 --
--- The flows that shall be paused: what supervisors look at about once a second.
+-- Returns the flows that are to pause. Supervisors call it about once a second.
 --
 -- Returns: their names.
 -- Calls: nothing. Tables: flows (read).

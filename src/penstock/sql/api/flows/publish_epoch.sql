@@ -1,12 +1,13 @@
 -- penstock.publish_epoch(group_name, writer, run, epoch, stage_ids, stage_messages, target, reading)
 --
--- Publishes an epoch of a flow, in one transaction: the messages that its tasks have staged, the dead letters that
--- they and its sources have, and how far its group has read. The rules are those of publish_stages; and where a flow
--- has this group's name, only the query of its own checkpoint may publish. A partition that somebody is pushing to
--- tells its progress with the next call of advance_reader: to wait for it here could deadlock.
+-- Publishes an epoch of a flow in one transaction: the messages that its tasks have staged, the dead letters of its
+-- tasks and sources, and the positions of its group. The rules are those of publish_stages. In addition, if a flow
+-- has the group's name, only the query of the flow's own checkpoint may publish. The position in a partition that
+-- somebody is pushing to is reported with the next call of advance_reader, because waiting for it here could
+-- deadlock.
 --
 -- Parameters: group_name - the flow; the others as in publish_stages.
--- Returns: one row: the answer of publish_stages, and how many dead letters there were.
+-- Returns: one row: the answer of publish_stages, and the number of dead letters.
 -- Calls: publish_stages, bury_staged, advance_reader. Tables: flows (update), epoch_sources, snapshots, partitions,
 -- queues, stages (read), staged_dead_letters (update, delete).
 -- Granted to: admin.
@@ -31,9 +32,9 @@ BEGIN
     UPDATE penstock.flows f SET writer = writer WHERE f.name = group_name AND f.writer IS NULL;
     owner := (SELECT f.writer FROM penstock.flows f WHERE f.name = group_name);
     IF owner <> writer THEN
-        RAISE EXCEPTION 'flow "%" goes on with query %, and query % is not the one', group_name, owner, writer
+        RAISE EXCEPTION 'flow "%" belongs to query %, so query % may not publish for it', group_name, owner, writer
             USING ERRCODE = '55PS1',
-                  HINT = 'Its checkpoint is another one, or is gone. Give the right one, or start anew where the flow '
+                  HINT = 'The checkpoint is another one, or is gone. Use the right one, or start again where the flow '
                          'stands: penstock run --reset.';
     END IF;
     -- Before publish_stages, which removes both.

@@ -1,12 +1,12 @@
 -- penstock.register_flow(flow_name, flow_type, sources, outputs, shape, checkpoint, action_names, action_classes,
 --                        plugins)
 --
--- Writes a flow and its actions to the registry. Shape and checkpoint are taken only while the flow has published
--- nothing; later the caller compares what is kept with what it has, and a flow of another shape is not written.
+-- Writes a flow and its actions to the registry. Shape and checkpoint are stored only while the flow has published
+-- nothing. Afterwards the caller compares the stored ones with its own; a flow of another shape is not written.
 --
 -- Parameters: flow_type - DATA_SOURCE, TRANSFORM or DATA_SINK; sources, outputs - queues; shape - what the checkpoint
--- depends on; action_names, action_classes, plugins - the actions in their order, as parallel arrays.
--- Returns: the shape and the checkpoint that are kept, the query of that checkpoint, and whether the flow is paused.
+-- depends on; action_names, action_classes, plugins - the actions in order, as parallel arrays.
+-- Returns: the stored shape and checkpoint, the query of that checkpoint, and whether the flow is paused.
 -- Calls: require_names. Tables: flows, actions (insert, update, delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.register_flow(

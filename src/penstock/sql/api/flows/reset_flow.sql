@@ -1,10 +1,10 @@
 -- penstock.reset_flow(flow_name, new_checkpoint)
 --
--- Lets a flow begin with a new checkpoint where its last published epoch ended: its group is told that place first. What
--- Spark kept for it, the state of aggregations and joins, is gone with the old checkpoint.
+-- Lets a flow start with a new checkpoint where its last published epoch ended: first the position of its group is
+-- set to that place. The state that Spark kept in the old checkpoint, for aggregations and joins, is lost.
 --
--- Parameters: flow_name; new_checkpoint - where the new one will lie.
--- Returns: how many partitions were busy: call again until it is 0, only then the flow is reset.
+-- Parameters: new_checkpoint - the location of the new one.
+-- Returns: the number of busy partitions. Call it again until it returns 0; only then is the flow reset.
 -- Calls: snapshot_chain, advance_reader. Tables: flows (update), sink_commits, snapshots, partitions, queues (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.reset_flow(flow_name text, new_checkpoint text)

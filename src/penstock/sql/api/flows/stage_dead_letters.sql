@@ -1,18 +1,17 @@
 -- penstock.stage_dead_letters(stage, group_name, queue_names, partition_names, offsets, reasons, errors, of_source,
 --                             payloads, keys, headers, times, row_ids)
 --
--- Says of messages that they become dead letters of a group when their epoch is published, and not before. Calling it
--- again with the same messages does nothing.
+-- Stages dead letters: messages that become dead letters of a group when their epoch is published. To stage the same
+-- message again does nothing.
 --
--- Parameters: stage - of the same epoch; group_name - whose dead letters; queue_names, partition_names, offsets -
--- which messages, as parallel arrays, with reasons and errors; of_source - whether it depends on the message alone, so
--- that it counts whichever attempt of a task says so. Where the caller has copies, of messages that the log may not have
--- any more: payloads, keys, headers (JSON), times. row_ids - the row that failed, where it is made of several messages;
--- a message that is there several times failed with several rows.
--- Returns: nothing; raises object_not_in_prerequisite_state when the stage is gone, and insufficient_privilege when it is
--- another user's.
--- Calls: require_own_writer, find_group. Tables: stages (lock), partitions (read), staged_dead_letters (insert,
--- update), queues (read).
+-- Parameters: stage - of the same epoch; group_name - whose dead letters; queue_names, partition_names, offsets,
+-- reasons, errors - the messages, as parallel arrays; of_source - whether the failure depends on the message alone,
+-- so that it counts whichever attempt of a task reports it; payloads, keys, headers (JSON), times - copies of
+-- messages that may no longer be in the log; row_ids - the row that failed, if it is made of several messages. A
+-- message that is given several times failed with several rows.
+-- Returns: nothing; raises object_not_in_prerequisite_state if the stage is gone, and insufficient_privilege if it
+-- belongs to another user.
+-- Calls: lock_stage, find_group. Tables: partitions, queues (read), staged_dead_letters (insert, update).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.stage_dead_letters(
     stage bigint, group_name text, queue_names text[], partition_names text[], offsets bigint[],
@@ -27,8 +26,6 @@ SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 AS $$
-DECLARE
-    writer text;
 BEGIN
     IF (cardinality(queue_names) = ALL (ARRAY[
         cardinality(partition_names), cardinality(offsets), cardinality(reasons), cardinality(errors),
@@ -36,15 +33,10 @@ BEGIN
         coalesce(cardinality(headers), cardinality(offsets)), coalesce(cardinality(times), cardinality(offsets)),
         coalesce(cardinality(row_ids), cardinality(offsets))
     ])) IS NOT TRUE THEN
-        RAISE EXCEPTION 'what describes dead letters must be arrays of one length'
+        RAISE EXCEPTION 'the arrays that describe dead letters must be of one length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    SELECT s.writer INTO writer FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'stage % is gone: another attempt was published, or it was given up', stage
-            USING ERRCODE = 'object_not_in_prerequisite_state';
-    END IF;
-    PERFORM penstock.require_own_writer(writer);
+    PERFORM penstock.lock_stage(stage);
     INSERT INTO penstock.staged_dead_letters AS d (
         stage_id, partition_id, message_offset, group_id, of_source, reason, error,
         payload, key, headers, created_at, row_ids

@@ -2,9 +2,10 @@
 --
 -- Changes a group's settings, creating the group on first use. Takes effect with the next pop or sweep.
 --
--- Parameters: changes - settings to set; JSON null sets one back to the queue's.
--- Returns: all settings as they now hold for the group.
--- Calls: ensure_group, checked_config, group_settings_problem, end_waits. Tables: consumer_groups (update), queues (read).
+-- Parameters: changes - settings to set; JSON null resets one to the queue's.
+-- Returns: all settings of the group, after the change.
+-- Calls: ensure_group, checked_config, group_settings_problem, end_waits. Tables: consumer_groups (update), queues
+-- (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.configure_group(queue_name text, group_name text, changes jsonb)
 RETURNS jsonb

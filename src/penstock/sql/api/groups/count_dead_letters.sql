@@ -1,6 +1,6 @@
 -- penstock.count_dead_letters(queue_name, group_name)
 --
--- How many dead letters there are for each reason.
+-- Counts the dead letters of each reason.
 --
 -- Parameters: group_name - null for all groups of the queue.
 -- Returns: a row per group and reason, the most frequent first.

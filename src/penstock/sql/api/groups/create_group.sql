@@ -1,16 +1,16 @@
 -- penstock.create_group(queue_name, group_name, config, subscription, from_time, mode)
 --
--- Creates a group, and its queue on first use. It holds up no push, and waits for none, however long its transaction stays
--- open. The first partitions are taken up at once. The sweep takes up the rest in chunks, once the group is committed, and
--- goes on until the pushes that were under way then, and may not know of the group, have ended.
+-- Creates a group, and its queue on first use. It blocks no push and waits for none, however long its transaction
+-- stays open. The first partitions are enrolled at once. The sweep enrols the others in chunks after the group is
+-- committed, and continues until the pushes that were in progress then, and may not see the group, have ended.
 --
--- Parameters: config - settings that override the queue's; subscription - 'all' (every message there is), 'new'
--- (what is pushed from now on) or 'time' (from from_time on); mode - 'ordered' (one claim per partition at a time) or
--- 'shared' (competing consumers, many claims per partition, no order) or 'external' (the reader keeps its own positions
--- and tells them; see ensure_reader).
+-- Parameters: config - settings that override the queue's; subscription - 'all' (every message), 'new' (messages
+-- pushed from now on) or 'time' (messages from from_time on); mode - 'ordered' (one claim per partition at a time),
+-- 'shared' (competing consumers, many claims per partition, no order) or 'external' (the reader keeps its own
+-- positions and reports them; see ensure_reader).
 -- Returns: the group's id; raises duplicate_object when it exists.
--- Calls: require_names, checked_config, group_settings_problem, require_read_committed, use_lock_timeout, refuse_first_use,
--- find_queue, queue_lock_class, enrol_partitions. Tables: queues, consumer_groups (insert).
+-- Calls: require_names, checked_config, group_settings_problem, require_read_committed, use_lock_timeout,
+-- refuse_first_use, find_queue, queue_lock_class, enrol_partitions. Tables: queues, consumer_groups (insert).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.create_group(
     queue_name   text,
@@ -54,7 +54,8 @@ BEGIN
     LOOP
         INSERT INTO penstock.queues (name) VALUES (queue_name) ON CONFLICT DO NOTHING;
         queue := penstock.find_queue(queue_name);
-        -- Shared, as a push has it: it keeps the queue from being deleted. In a new statement it is still there, or not.
+        -- Shared, as a push has it: it keeps the queue from being deleted. In a new statement it is still there, or
+        -- not.
         PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), queue);
         EXIT WHEN EXISTS (SELECT 1 FROM penstock.queues q WHERE q.queue_id = queue);
     END LOOP;

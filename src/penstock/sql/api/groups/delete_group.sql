@@ -1,14 +1,14 @@
 -- penstock.delete_group(queue_name, group_name)
 --
--- Deletes a group with its positions, dead letters and private lane. Waits for pushes that are under way, and for whoever is
--- settling claims of the group, at most `penstock.lock_timeout`. Claims that are held lose their lease.
+-- Deletes a group with its positions, dead letters and private lane. Waits at most `penstock.lock_timeout` for pushes
+-- in progress and for transactions that settle claims of the group. Claims that are held lose their lease.
 --
--- The queue's lock, for which pushes wait, is not held while this waits: it is given back and tried again.
+-- Pushes wait for the queue's lock, so it is not held while this function waits: it is released and requested again.
 --
 -- Parameters: the names.
 -- Returns: nothing; raises undefined_object when there is no such group.
--- Calls: find_group, use_lock_timeout, lock_queue, delete_partitions, delete_positions, find_queue. Tables: sweep_lock,
--- consumer_groups (lock, delete), dead_letters (delete), partitions (read).
+-- Calls: find_group, use_lock_timeout, lock_queue, delete_partitions, delete_positions, find_queue. Tables:
+-- sweep_lock, consumer_groups (lock, delete), dead_letters (delete), partitions (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.delete_group(queue_name text, group_name text)
 RETURNS void
@@ -25,7 +25,7 @@ BEGIN
     PERFORM penstock.use_lock_timeout();
     allowed := current_setting('lock_timeout');
     deadline := CASE WHEN allowed = '0' THEN 'infinity' ELSE clock_timestamp() + allowed::interval END;
-    -- Against those who take up partitions for it: enrolment, seek, resync.
+    -- Against those who append journal rows for it: enrolment, seek, resync.
     PERFORM 1 FROM penstock.consumer_groups g WHERE g.group_id = target FOR UPDATE;
     LOOP
         -- Waits for all who hold something of the group. What they have left then is gone already when the lock is got.

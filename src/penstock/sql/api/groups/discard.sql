@@ -1,9 +1,9 @@
 -- penstock.discard(queue_name, group_name, wanted_reason, wanted_ids, max_rows)
 --
--- Throws dead letters away, a chunk at a time.
+-- Deletes dead letters, a chunk at a time.
 --
 -- Parameters: those of take_dead_letters.
--- Returns: how many; call again until it is 0.
+-- Returns: the number deleted; call it again until it returns 0.
 -- Calls: take_dead_letters. Tables: none of its own.
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.discard(

@@ -1,11 +1,11 @@
 -- penstock.has_pending_messages(queue_name, partition_name, consumer_group, lows)
 --
--- Says whether a pop could get something now: the question that idle consumers ask instead of popping. One index probe,
--- and it writes nothing. True is no promise: somebody else may be faster, or a delay may not be over. A group that
--- does not exist has everything before it, so the answer is true; a queue that does not exist has nothing.
+-- Returns whether a pop could find something now. Idle consumers call it instead of popping: it takes one index probe
+-- and writes nothing. True is no promise: another consumer may be faster, or a delay may not be over. It is true for
+-- a group that does not exist, which has all messages to read, and false for a queue that does not exist.
 --
 -- Parameters: partition_name - null or '*' for any; lows - as in pop_claims.
--- Returns: whether something is in the ready list.
+-- Returns: whether the ready list has an entry.
 -- Calls: newest_state. Tables: queues, consumer_groups, partitions, ready (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.has_pending_messages(

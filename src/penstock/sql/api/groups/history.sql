@@ -1,10 +1,10 @@
 -- penstock.history(queue_name, group_name, partition_name, max_rows)
 --
--- What happened to a partition in a group, newest first: the journal itself. It reaches back at least as far as the
--- lease time of the claims in it; the sweep trims what is older.
+-- Lists the state changes of a partition in a group, newest first: the rows of the journal. It reaches back at least
+-- as far as the lease time of its claims; the sweep trims older rows.
 --
--- Parameters: the names; max_rows - how many at most.
--- Returns: a row per transition. Whoever knows a lease_id can settle the claim, so it is null for all but admins.
+-- Parameters: the names; max_rows - the largest number of rows.
+-- Returns: a row per state change. Whoever knows a lease_id can settle the claim, so it is null for all but admins.
 -- Calls: is_admin, find_group, find_partition, state_name. Tables: journal (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.history(

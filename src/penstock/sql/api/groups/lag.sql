@@ -1,6 +1,6 @@
 -- penstock.lag(queue_name, group_name)
 --
--- How many messages a group has still to acknowledge: head − committed, subtracted and never counted.
+-- Returns the number of messages that a group has not acknowledged: head − committed, subtracted and not counted.
 --
 -- Parameters: the names.
 -- Returns: the lag; raises undefined_object when there is no such group.

@@ -1,10 +1,10 @@
 -- penstock.list_claims(queue_name, group_name)
 --
--- The claims that are held now: by whom, since when it was handed out, and until when.
+-- Lists the claims that are held now: by whom, since when and until when.
 --
 -- Parameters: null for all queues, or all groups.
--- Returns: a row per claim, the one that ends first at the front. Whoever knows a lease_id can settle the claim, so it is
--- null for all but admins.
+-- Returns: a row per claim, the first to expire first. Whoever knows a lease_id can settle the claim, so it is null
+-- for all but admins.
 -- Calls: is_admin. Tables: queues, consumer_groups, partitions, journal, claims (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.list_claims(queue_name text DEFAULT NULL, group_name text DEFAULT NULL)

@@ -1,8 +1,9 @@
 -- penstock.list_dead_letters(queue_name, group_name, wanted_reason, after_id, max_rows)
 --
--- The dead letters of a queue, oldest first, with the messages they hold.
+-- Lists the dead letters of a queue, oldest first, with their messages.
 --
--- Parameters: group_name and wanted_reason - null for all; after_id - where the last page ended; max_rows - how many.
+-- Parameters: group_name and wanted_reason - null for all; after_id - where the last page ended; max_rows - the
+-- largest number of rows.
 -- Returns: a row per dead letter.
 -- Calls: find_queue, message_id. Tables: dead_letters, consumer_groups, partitions (read).
 -- Granted to: consumer.

@@ -1,6 +1,6 @@
 -- penstock.list_groups(queue_name)
 --
--- Describes the groups of a queue, or of all of them: what waits, what is held, and since when.
+-- Lists the groups of a queue, or of all queues, with the messages that wait and the claims that are held.
 --
 -- Parameters: queue_name - null for all.
 -- Returns: a row per group, by queue and name.

@@ -1,6 +1,6 @@
 -- penstock.nack(queue_name, group_name, partition_name, lease_id, failed_offset, error, wait)
 --
--- Ends a claim that failed; see fail_claim for what happens then.
+-- Reports that a claim failed and ends it; see fail_claim for the consequences.
 --
 -- Parameters: the names and the lease id that pop returned; the others as in nack_claim.
 -- Returns: 'retry' or 'dead letter'; raises object_not_in_prerequisite_state when the lease is not live.

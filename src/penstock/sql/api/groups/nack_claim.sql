@@ -1,11 +1,11 @@
 -- penstock.nack_claim(group_id, partition_id, lease_id, failed_offset, error, reason, wait, traceback)
 --
--- Ends a claim that failed, of a group of either mode; fail_claim and fail_range say what happens then. A lease that has expired or
--- is not the claim's own changes nothing.
+-- Reports that a claim failed and ends it, for a group of either mode; see fail_claim and fail_range for the
+-- consequences. If the lease has expired or is not the claim's own, nothing changes.
 --
--- Parameters: failed_offset - the message that failed, if known: those before it count as done; error - what went wrong;
--- reason - what to group dead letters by, the error when null; wait - seconds until the next attempt, null for the backoff;
--- traceback - kept with the dead letter, if it becomes one.
+-- Parameters: failed_offset - the message that failed, if known: those before it count as done; error - the error;
+-- reason - by which dead letters are grouped, null for the error; wait - seconds until the next attempt, null for the
+-- backoff; traceback - stored with the dead letter, if there is one.
 -- Returns: 'retry' or 'dead letter'; null when the lease is not live.
 -- Calls: require_read_committed, use_lock_timeout, nack_ordered, nack_shared. Tables: consumer_groups (read).
 -- Granted to: consumer.

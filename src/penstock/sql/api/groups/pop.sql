@@ -1,11 +1,11 @@
 -- penstock.pop(queue_name, group_name, partition_name, max_messages, lease_time, consumer)
 --
--- Claims a partition that has messages for a group and returns them, a row per message:
--- SELECT * FROM penstock.pop('orders', 'billing'). Acknowledge with ack, nack or renew, by the lease id.
+-- Claims a partition that has messages for a group and returns them, a row per message: SELECT * FROM
+-- penstock.pop('orders', 'billing'). Settle with ack, nack or renew, by the lease id.
 --
--- Parameters: partition_name - null for any; lease_time - seconds, null for the group's or the queue's; consumer - a name
--- for operators.
--- Returns: a row per message, in order; none when there is nothing to give.
+-- Parameters: partition_name - null for any; lease_time - seconds, null for the group's or the queue's; consumer - a
+-- name for operators.
+-- Returns: a row per message, in order; none if there is nothing to deliver.
 -- Calls: pop_claims, unpack. Tables: none of its own.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.pop(

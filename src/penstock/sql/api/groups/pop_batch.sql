@@ -1,21 +1,22 @@
 -- penstock.pop_batch(requests)
 --
 -- Answers many pops in one call, as JSON: SELECT penstock.pop_batch('[{"request_id": "a", "queue_name": "orders",
--- "consumer_group": "billing", "batch_size": 10}]'). Requests of one group that take any partition get different ones, and
--- none that another request of the batch names; of several that name the same one, one wins. Acknowledge with ack, nack or
--- renew, by the lease id.
+-- "consumer_group": "billing", "batch_size": 10}]'). Requests of one group that take any partition get different
+-- ones, and none that another request of the batch names; of several that name the same partition, one gets it.
+-- Settle with ack, nack or renew, by the lease id.
 --
--- Queues and groups come into being on first use. Where that would have to wait for a push under way, and others are in
--- the batch, the request gets nothing this time.
+-- Queues and groups are created on first use. A request for which that would have to wait for a push in progress gets
+-- nothing this time, if there are other requests in the batch.
 --
 -- Parameters: requests - an array of objects: request_id and queue_name; partition_name ('*' or null: any),
--- consumer_group (default "default"), batch_size (messages at most, default 1), lease_time_seconds (0: the group's or the
--- queue's), consumer (a name for operators).
+-- consumer_group (default "default"), batch_size (largest number of messages, default 1), lease_time_seconds (0: the
+-- group's or the queue's), consumer (a name for operators).
 -- Returns: an object with an answer per request id: leaseId, leaseExpiresAt, queue, partition, messages [messageId,
--- payload, createdAt, traceId]. With nothing to give, leaseId is null and messages is empty. A value that is not JSON is in
--- payloadText, or in payloadBase64, instead of payload; traceId is the message's header of that name.
--- Calls: require_read_committed, ensure_group, queue_lock_class, pop_claims_batch, unpack, payload_json.
--- Tables: queues, consumer_groups (read).
+-- payload, createdAt, traceId]. If there is nothing to deliver, leaseId is null and messages is empty. A value that
+-- is not JSON is in payloadText, or in payloadBase64, instead of payload; traceId is the message's header of that
+-- name.
+-- Calls: require_read_committed, ensure_group, queue_lock_class, pop_claims_batch, unpack, payload_json. Tables:
+-- queues, consumer_groups (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.pop_batch(requests jsonb)
 RETURNS jsonb

@@ -1,12 +1,12 @@
 -- penstock.redrive(queue_name, group_name, wanted_reason, wanted_ids, max_rows)
 --
--- Delivers dead letters again, a chunk at a time, to the group that failed and to no other: they move to that group's
--- private lane, in one transaction. Each has its original id in the header penstock-origin, and the name of the partition
--- it was pushed to in penstock-partition; its attempts begin anew. One that failed with rows of a flow that are made of
--- several messages has their ids in penstock-rows: the flow makes these rows of it, and no others.
+-- Delivers dead letters again, a chunk at a time, only to the group that failed: they move to that group's private
+-- lane, in one transaction. Each has its original id in the header penstock-origin, and the name of its original
+-- partition in penstock-partition; its attempts start again. A dead letter that failed with rows of a flow that are
+-- made of several messages has their ids in penstock-rows: the flow makes only these rows of it.
 --
 -- Parameters: those of take_dead_letters.
--- Returns: how many; call again until it is 0.
+-- Returns: the number redriven; call it again until it returns 0.
 -- Calls: take_dead_letters, pack_messages, lock_partitions, append_segments, find_queue, require_read_committed,
 -- use_lock_timeout, message_id. Tables: partitions (read, insert).
 -- Granted to: admin.

@@ -1,13 +1,13 @@
 -- penstock.release_claim(group_id, partition_id, lease_id)
 --
--- Gives a claim back, of a group of either mode: what is not done is delivered again at once, and this delivery does not count as
--- an attempt. With no lease id an admin takes the claim away from whoever holds it, live or not; in a shared group, every
--- claim of the partition.
+-- Gives a claim up, for a group of either mode: messages that are not done are delivered again at once, and this
+-- delivery does not count as an attempt. Without a lease id an admin takes the claim away from its holder, live or
+-- not; in a shared group, every claim of the partition.
 --
 -- Parameters: lease_id - null to force, for admins.
--- Returns: whether there was such a claim. A lease that has ended is none: that delivery counts as an attempt.
--- Calls: is_admin, require_read_committed, use_lock_timeout, release_ordered, release_shared.
--- Tables: consumer_groups (read).
+-- Returns: whether there was such a claim. An expired lease is none: that delivery counts as an attempt.
+-- Calls: is_admin, require_read_committed, use_lock_timeout, release_ordered, release_shared. Tables: consumer_groups
+-- (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.release_claim(group_id integer, partition_id bigint, lease_id uuid DEFAULT NULL)
 RETURNS boolean
@@ -21,7 +21,7 @@ SET jit = off
 AS $$
 BEGIN
     IF lease_id IS NULL AND NOT penstock.is_admin() THEN
-        RAISE EXCEPTION 'permission denied: only an admin takes a claim away from whoever holds it'
+        RAISE EXCEPTION 'permission denied: to release a claim without its lease_id needs the admin role'
             USING ERRCODE = 'insufficient_privilege', HINT = 'Give the claim''s lease_id.';
     END IF;
     PERFORM penstock.require_read_committed('release');

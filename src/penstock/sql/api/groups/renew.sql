@@ -1,8 +1,9 @@
 -- penstock.renew(queue_name, group_name, partition_name, lease_id, lease_time)
 --
--- Gives a claim a new deadline, counted from now.
+-- Extends the lease of a claim, counted from now.
 --
--- Parameters: the names and the lease id that pop returned; lease_time - seconds, null for the group's or the queue's.
+-- Parameters: the names and the lease id that pop returned; lease_time - seconds, null for the group's or the
+-- queue's.
 -- Returns: the new deadline; raises object_not_in_prerequisite_state when the lease is not live.
 -- Calls: find_group, find_partition, renew_claims, require_lease. Tables: none of its own.
 -- Granted to: consumer.

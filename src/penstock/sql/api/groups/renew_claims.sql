@@ -1,7 +1,7 @@
 -- penstock.renew_claims(group_ids, partition_ids, lease_ids, lease_time)
 --
--- Gives any number of claims, of groups of either mode, a new deadline, counted from now. A lease that has expired or is
--- not the claim's own changes nothing.
+-- Extends the leases of any number of claims, of groups of either mode, counted from now. If a lease has expired or
+-- is not the claim's own, nothing changes.
 --
 -- Parameters: parallel arrays, one entry per claim; lease_time - seconds, null for the group's or the queue's.
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.

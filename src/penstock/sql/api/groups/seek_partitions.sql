@@ -1,13 +1,14 @@
--- penstock.seek_partitions(queue_name, group_name, partition_name, to_offset, to_time, to_end, preview, after_partition,
---                          max_partitions)
+-- penstock.seek_partitions(queue_name, group_name, partition_name, to_offset, to_time, to_end, preview,
+--                          after_partition, max_partitions)
 --
--- Moves a group to another position, a chunk of partitions at a time, beside live pushes and pops. A claim that is held
--- there loses its lease. Call it again with the returned position until that is null.
+-- Moves a group to another position, a chunk of partitions at a time, concurrently with pushes and pops. A claim that
+-- is held there loses its lease. Call it again with the returned position until that is null.
 --
--- Parameters: partition_name - null for all; to_offset, to_time or to_end ('earliest', 'latest') - where to: one of
--- them; preview - only say what would happen.
--- Returns: one row: partitions visited and moved, messages that will be delivered again and that will be skipped, claims
--- that lose their lease, partitions that were busy (call again), and where to go on.
+-- Parameters: partition_name - null for all; to_offset, to_time or to_end ('earliest', 'latest') - the new position:
+-- exactly one of them; preview - change nothing, only return what would happen.
+-- Returns: one row: the partitions visited and moved, the messages that will be delivered again and that will be
+-- skipped, the claims that lose their lease, the partitions that were busy (call again), and the position for the
+-- next call.
 -- Calls: find_group, find_partition, require_read_committed, seek_partition. Tables: consumer_groups (lock),
 -- partitions, queues (read).
 -- Granted to: admin.
@@ -38,7 +39,7 @@ DECLARE
 BEGIN
     PERFORM penstock.require_read_committed('seek');
     IF num_nonnulls(to_offset, to_time, to_end) <> 1 OR to_end NOT IN ('earliest', 'latest') OR to_offset < 0 THEN
-        RAISE EXCEPTION 'seek needs one of: an offset from 0 on, a time, earliest, latest'
+        RAISE EXCEPTION 'seek requires exactly one of: an offset of 0 or above, a time, earliest, latest'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT preview THEN

@@ -1,11 +1,11 @@
 -- penstock.configure_database(create_on_first_use)
 --
--- Changes what holds for the whole database. Without queues on first use, a push, pop or configure of a queue that does
--- not exist fails, and so does a pop of a group that does not: a typing error then makes nothing. Partitions are made on
--- first use all the same.
+-- Changes settings of the whole database. With create_on_first_use off, a push, pop or configure of a queue that does
+-- not exist fails, and so does a pop of a group that does not: a typing error then creates nothing. Partitions are
+-- still created on first use.
 --
--- Parameters: create_on_first_use - whether queues and groups come into being when they are first used; null keeps it.
--- Returns: all settings of the database as they now hold.
+-- Parameters: create_on_first_use - whether queues and groups are created when they are first used; null keeps it.
+-- Returns: all settings of the database, after the change.
 -- Calls: nothing. Tables: database_settings (insert, update).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.configure_database(create_on_first_use boolean DEFAULT NULL)

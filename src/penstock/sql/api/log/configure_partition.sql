@@ -2,7 +2,8 @@
 --
 -- Changes a partition, creating it on first use.
 --
--- Parameters: priority - higher is served first; null keeps it. It holds from the next entry in the ready list on.
+-- Parameters: priority - higher is served first; null keeps it. It takes effect with the next entry in the ready
+-- list.
 -- Returns: nothing.
 -- Calls: ensure_partitions, find_partition. Tables: queues, partitions (update).
 -- Granted to: admin.

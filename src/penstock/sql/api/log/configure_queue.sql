@@ -2,8 +2,8 @@
 --
 -- Changes a queue's settings, creating the queue on first use. Takes effect with the next push, pop or sweep.
 --
--- Parameters: changes - settings to set; JSON null sets one back to its default; description - null keeps it.
--- Returns: all settings as they now hold.
+-- Parameters: changes - settings to set; JSON null resets one to its default; description - null keeps it.
+-- Returns: all settings of the queue, after the change.
 -- Calls: refuse_first_use, checked_config, require_names, end_waits. Tables: queues (update), consumer_groups (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.configure_queue(

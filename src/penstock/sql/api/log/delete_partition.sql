@@ -1,10 +1,10 @@
 -- penstock.delete_partition(queue_name, partition_name)
 --
--- Deletes a partition and all that belongs to it. Waits for pushes to it that are under way, at most
--- `penstock.lock_timeout`. A later push begins it anew, at offset 0 and with other message ids.
+-- Deletes a partition with its messages. Waits at most `penstock.lock_timeout` for pushes to it that are in progress.
+-- A later push creates it again, from offset 0 and with other message ids.
 --
 -- Parameters: the names.
--- Returns: how many messages went with it; raises undefined_object when there is no such partition.
+-- Returns: the number of messages deleted; raises undefined_object if there is no such partition.
 -- Calls: use_lock_timeout, find_partition, delete_partitions. Tables: none of its own.
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.delete_partition(queue_name text, partition_name text)

@@ -1,10 +1,10 @@
 -- penstock.delete_queue(queue_name)
 --
--- Deletes a queue with its partitions, messages, groups and dead letters. Waits for pushes that are under way, at most
--- `penstock.lock_timeout`. A later push creates it anew.
+-- Deletes a queue with its partitions, messages, groups and dead letters. Waits at most `penstock.lock_timeout` for
+-- pushes that are in progress. A later push creates it again.
 --
 -- Parameters: queue_name.
--- Returns: how many messages went with it; raises undefined_object when there is no such queue.
+-- Returns: the number of messages deleted; raises undefined_object if there is no such queue.
 -- Calls: find_queue, use_lock_timeout, lock_queue, delete_partitions. Tables: queues, consumer_groups, dead_letters,
 -- archives, archive_files (delete), partitions (read).
 -- Granted to: admin.

@@ -1,6 +1,6 @@
 -- penstock.get_segment(id)
 --
--- Finds one message by its id, still packed. The id is the address, so this is one index probe.
+-- Finds one message by its id, still packed. The id contains the address, so this is one index probe.
 --
 -- Parameters: id - a message id.
 -- Returns: queue, partition and a slice of one message; no row when there is no such message, or no longer.
@@ -23,7 +23,7 @@ AS $$
     JOIN penstock.partitions p ON p.partition_id = a.partition_id
     JOIN penstock.queues q ON q.queue_id = p.queue_id
     CROSS JOIN LATERAL penstock.segment_slices(a.partition_id, a.message_offset, a.message_offset + 1) s
-    -- The same place under another time is another message: the id is then a forgery or from another database.
+    -- The same offset with another time is another message: the id is forged or from another database.
     WHERE penstock.message_id(
         a.partition_id, a.message_offset, penstock.time_in_runs(s.created_at, s.run_counts, s.run_times, s.run_skip)
     ) = get_segment.id

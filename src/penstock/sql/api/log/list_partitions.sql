@@ -1,6 +1,6 @@
 -- penstock.list_partitions(queue_name, partition_name, after_name, max_rows)
 --
--- Describes the partitions of a queue, or one of them, a page at a time.
+-- Lists the partitions of a queue, or one of them, a page at a time.
 --
 -- Parameters: partition_name - null for all; after_name - where the last page ended; max_rows - null for all.
 -- Returns: a row per partition, by name: its positions and the time of its newest message.

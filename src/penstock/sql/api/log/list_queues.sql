@@ -1,6 +1,6 @@
 -- penstock.list_queues(queue_name)
 --
--- Describes the queues, or one of them. Messages are subtracted, never counted, but it visits every partition.
+-- Lists the queues, or one of them. Messages are subtracted, not counted, but every partition is visited.
 --
 -- Parameters: queue_name - null for all; a name that does not exist is an error.
 -- Returns: a row per queue, by name.

@@ -1,13 +1,13 @@
 -- penstock.purge(queue_name, partition_name)
 --
--- Drops all messages of a queue or of one partition, scheduled ones too, and forgets their dedupe ids. Offsets go on
--- where they were: nothing is numbered twice. Pushes are not blocked, but for partitions that have scheduled messages
--- or dedupe ids; what they add meanwhile stays.
+-- Drops all messages of a queue or of one partition, including scheduled ones, and deletes their dedupe ids. Offsets
+-- continue from where they were: no offset is used twice. Pushes are blocked only in partitions that have scheduled
+-- messages or dedupe ids; messages that they add meanwhile stay.
 --
 -- Parameters: partition_name - null for all partitions of the queue.
--- Returns: how many messages were dropped.
--- Calls: find_queue, find_partition, use_lock_timeout, forget_pushes, partition_span, drop_below.
--- Tables: partitions (lock), scheduled, dedupe_ids (read).
+-- Returns: the number of messages dropped.
+-- Calls: find_queue, find_partition, use_lock_timeout, forget_pushes, partition_span, drop_below. Tables: partitions
+-- (lock), scheduled, dedupe_ids (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.purge(queue_name text, partition_name text DEFAULT NULL)
 RETURNS bigint

@@ -1,6 +1,6 @@
 -- penstock.queue_limits(queue_names)
 --
--- What whoever packs messages by itself must know of queues; they need not exist yet.
+-- Returns what a client that packs messages must know of queues, which need not exist yet.
 --
 -- Parameters: queue_names.
 -- Returns: a row per name, in the order given: max_message_bytes and spread.

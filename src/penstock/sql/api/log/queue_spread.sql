@@ -1,6 +1,6 @@
 -- penstock.queue_spread(queue_name)
 --
--- Over how many partitions a queue spreads pushes that name none; clients ask before they pick one.
+-- Returns the number of partitions over which a queue spreads pushes that name none.
 --
 -- Parameters: queue_name - it need not exist yet.
 -- Returns: the setting; its default for a queue that does not exist.

@@ -1,11 +1,11 @@
 -- penstock.read_segments(queue_name, partition_name, start_offset, stop_offset, start_time, stop_time, max_bytes)
 --
--- Reads a range of a partition, still packed: the form that the clients use, a page at a time.
+-- Reads a range of a partition, a page at a time, still packed: the form that the clients use.
 --
--- Parameters: the range by offsets, by times, or both (the narrower holds); null leaves a side open. max_bytes -
--- about how much one page may hold; it has at least one segment.
--- Returns: the rows of segment_slices, each with the partition's id and the offset the next page starts at
--- (null with the last page). No row: the range is empty.
+-- Parameters: the range by offsets, by times, or both (the narrower applies); null leaves a side open. max_bytes -
+-- the approximate size of a page; it has at least one segment.
+-- Returns: the rows of segment_slices, each with the partition's id and the offset of the next page (null on the last
+-- page). No row: the range is empty.
 -- Calls: find_partition, partition_span, offset_at, stop_after_bytes, segment_slices. Tables: none of its own.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.read_segments(
@@ -39,7 +39,7 @@ DECLARE
     page_to bigint;
 BEGIN
     IF start_offset < 0 OR stop_offset < 0 THEN
-        RAISE EXCEPTION 'offsets start at 0; % is none', least(start_offset, stop_offset)
+        RAISE EXCEPTION 'offset % is negative; offsets start at 0', least(start_offset, stop_offset)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT s.floor_offset, s.head_offset INTO low, high FROM penstock.partition_span(source) s;

@@ -1,9 +1,9 @@
 -- penstock.settings()
 --
--- The settings a queue can have: name, kind, default, bounds, and what each one means. The one place that
--- knows them; validation, defaults, error messages and documentation are derived from it.
+-- Returns the settings of a queue: name, kind, default, bounds and description. Validation, defaults, error messages
+-- and documentation are all derived from it.
 --
--- Returns: one row per setting, in the order people read them.
+-- Returns: one row per setting, in the order of the documentation.
 -- Calls: nothing. Tables: none.
 -- Granted to: producer, consumer.
 CREATE OR REPLACE FUNCTION penstock.settings()

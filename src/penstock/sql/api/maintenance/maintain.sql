@@ -1,17 +1,18 @@
 -- penstock.maintain(after_partition, max_partitions, min_segments, max_seconds)
 --
--- Looks after a chunk of partitions: drops what retention says and merges small segments, and
--- in the end trims what pushes left behind. Call it again with the
--- returned position until that is null; each call is one short transaction and blocks no push. However much there is to
--- drop, it is gone when that is null, except in a partition in which somebody holds a lock, as a push above READ COMMITTED
--- does: that is left to the next pass. One caller works at a time; another one gets no row.
+-- Applies retention and merges small segments in a chunk of partitions; the last call of a pass also trims dedupe ids
+-- and the answers to old pushes, and removes abandoned stages. Call it again with the returned position until that is
+-- null. Each call is one short transaction and blocks no push. At the end of a pass everything that retention drops
+-- is gone, except in a partition in which somebody holds a lock, as a push above READ COMMITTED does: the next pass
+-- visits it again. One caller works at a time; another one gets no row.
 --
--- No partition holds up another one. One that fails is left to the next pass, too, which looks at all of it; until it works
--- again, list_failing_timers shows it, and `penstock doctor` does.
+-- A partition that fails does not hold up others. The next pass visits all of it again; until it succeeds,
+-- list_failing_timers and `penstock doctor` show it.
 --
--- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - how many to visit; min_segments -
--- fewer small ones are not merged; max_seconds - after which the call ends, with what is under way.
--- Returns: what was done, and where to go on.
+-- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - the number of partitions to
+-- visit; min_segments - the smallest number of small segments to merge; max_seconds - after this time the call ends
+-- with the partition it is at.
+-- Returns: what was done, and the position for the next call.
 -- Calls: retain_partition, merge_segments, trim_pushes, sweep_stages, put_off, queue_lock_class. Tables: queues,
 -- partitions (read), maintenance (insert, update), failing_timers (read, delete).
 -- Granted to: admin.
@@ -27,7 +28,7 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '10ms'
 AS $$
 DECLARE
-    -- A push that was under way when somebody looked may have committed since, with a time from before.
+    -- A push that was in progress during the last pass may have committed since, with an earlier time.
     since   timestamptz := coalesce(
         (SELECT m.looked_at - interval '10 minutes' FROM penstock.maintenance m), '-infinity'
     );
@@ -43,7 +44,8 @@ DECLARE
     ended   boolean := true;
 BEGIN
     IF (after_partition >= 0 AND max_partitions > 0 AND max_seconds >= 0) IS NOT TRUE THEN
-        RAISE EXCEPTION 'after_partition, max_partitions and max_seconds must be numbers, and max_partitions above 0'
+        RAISE EXCEPTION 'after_partition is %, max_partitions is %, max_seconds is %: none may be null, max_partitions not below 1',
+            after_partition, max_partitions, max_seconds
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT pg_try_advisory_xact_lock(penstock.queue_lock_class(), 0) THEN
@@ -93,7 +95,7 @@ BEGIN
                     CASE WHEN place.partition_id = ANY (failing) THEN '-infinity' ELSE since END
                 );
                 merged_segments := merged_segments + merged;
-                -- The transaction shall be short: the next one goes on with this partition.
+                -- Transactions are short: the next one continues with this partition.
                 more := merged > 0 AND merged_segments >= 20000;
                 EXIT WHEN merged = 0;
             END LOOP;

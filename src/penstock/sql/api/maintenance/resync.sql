@@ -1,14 +1,15 @@
 -- penstock.resync(after_partition, max_partitions)
 --
--- Repairs readiness, after a restore or logical replication that did not run penstock's functions: every partition with
--- work is put in the ready list, every ready list entry that no journal knows is removed, and those at a priority at which nobody looks
--- are moved to their partition's. Harmless at any time, under load too, and
--- as often as you like. Call it again with the returned position until that is null.
+-- Repairs the ready list after a restore, or a logical replication that did not run penstock's functions: every
+-- partition with work gets an entry, entries that no journal row refers to are deleted, and entries at a priority
+-- that no pop looks at are moved to their partition's. It is harmless at any time, also under load. Call it again
+-- with the returned position until that is null.
 --
--- Parameters: after_partition - where the last call ended; max_partitions - how many to visit.
--- Returns: what was repaired, and where to go on.
--- Calls: partition_span, append_state, wake_partitions, require_read_committed, newest_state. Tables: consumer_groups,
--- partitions (lock), queues (update), journal, scheduled (read), ready (update, delete).
+-- Parameters: after_partition - where the last call ended, 0 to begin; max_partitions - the number of partitions to
+-- visit.
+-- Returns: what was repaired, and the position for the next call.
+-- Calls: partition_span, append_state, wake_partitions, require_read_committed, newest_state. Tables:
+-- consumer_groups, partitions (lock), queues (update), journal, scheduled (read), ready (update, delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.resync(after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000)
 RETURNS TABLE (visited bigint, repaired bigint, busy bigint, next_partition bigint)
@@ -29,7 +30,8 @@ DECLARE
     moved  bigint;
 BEGIN
     IF (max_partitions > 0 AND after_partition >= 0) IS NOT TRUE THEN
-        RAISE EXCEPTION 'max_partitions must be a number above 0, and after_partition one that is not negative'
+        RAISE EXCEPTION 'max_partitions is % and must be above 0; after_partition is % and must be 0 or above',
+            max_partitions, after_partition
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM penstock.require_read_committed('resync');
@@ -39,7 +41,8 @@ BEGIN
     -- Against delete_group, which would not see what is appended here.
     PERFORM 1 FROM penstock.consumer_groups g ORDER BY g.group_id FOR KEY SHARE;
     IF after_partition = 0 THEN
-        -- A restore can leave the sequences behind what they have given. Otherwise they are left alone: others use them.
+        -- A restore can leave the sequences behind what they have given. Otherwise they are left alone: others use
+        -- them.
         SELECT greatest(
             (SELECT max(y.seq) FROM penstock.ready y), (SELECT max(j.ready_seq) FROM penstock.journal j)
         ) INTO given;
@@ -113,9 +116,9 @@ BEGIN
                     PERFORM penstock.wake_partitions(ARRAY[place.partition_id], ARRAY[span.head_offset], reader.group_id);
                     repaired := repaired + 1;
                 END IF;
-            -- Ready without a place: nobody else can go on from here, so we may; the lock makes us the only one.
+            -- Ready without an entry: nobody else can append the next row, so we may; the lock makes us the only one.
             ELSIF newest.state = 'r' AND NOT EXISTS (
-                -- Level by level: without one, PostgreSQL up to 17 goes through the group's whole line.
+                -- Level by level: without one, PostgreSQL up to 17 reads the group's whole ready list.
                 SELECT 1
                 FROM unnest(place.priorities) l (level)
                 CROSS JOIN LATERAL (

@@ -1,11 +1,11 @@
 -- penstock.verify()
 --
--- Compares state and log. Every count must be 0, always, under load too: each check is one statement, which sees one
--- moment.
+-- Checks that states and log agree. Every count must be 0 at any time, also under load: each check is one statement
+-- with one snapshot.
 --
--- Returns: a row per check: its name, how many violate it, and what it means.
+-- Returns: a row per check: its name, the number of violations, and its meaning.
 -- Calls: partition_span, offset_limit, offset_at, int32_at. Tables: segments, partitions, journal, ready, claims,
--- consumer_groups, queues, trimmed, partition_lookup, doorbells, archived, archive_files, scheduled, dedupe_ids,
+-- consumer_groups, queues, trimmed, partition_lookup, late_wakeups, archived, archive_files, scheduled, dedupe_ids,
 -- beginnings, failing_timers (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.verify()
@@ -49,8 +49,8 @@ AS $$
         WHERE j.due_at IS NULL AND j.version < j.newest_version AND j.next_claim - j.version <= 8 IS NOT TRUE
         GROUP BY j.group_id, j.partition_id
     ), used_up AS (
-        -- What is offered or held after as many attempts as its group allows. Where nobody knows which message of several
-        -- failed, each comes once more alone, so a limit of one is two.
+        -- What is offered or held after as many attempts as its group allows. Where nobody knows which message of
+        -- several failed, each comes once more alone, so a limit of one is two.
         SELECT w.partition_id, w.message_offset, greatest(g.limited_at, q.limited_at) AS limited_at
         FROM (
             SELECT n.group_id, n.partition_id, n.committed AS message_offset, n.attempt, n.state = 'c' AS held
@@ -125,11 +125,11 @@ AS $$
     JOIN spans s ON s.partition_id = n.partition_id
     WHERE NOT (n.committed <= n.claimed_to AND n.claimed_to <= s.head_offset)
     UNION ALL
-    SELECT 'work_not_in_line', count(*), 'messages to read in a partition that is idle for its group'
+    SELECT 'work_not_ready', count(*), 'messages to read in a partition that is idle for its group'
     FROM newest n
     JOIN spans s ON s.partition_id = n.partition_id
     WHERE n.state = 'i' AND s.head_offset > greatest(n.committed, s.floor_offset)
-      AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
+      AND NOT EXISTS (SELECT 1 FROM penstock.late_wakeups w WHERE w.partition_id = s.partition_id)
     UNION ALL
     SELECT 'work_not_taken_up', count(*), 'messages to read in a partition that its group does not know' FROM spans s
     JOIN penstock.consumer_groups g ON g.queue_id = s.queue_id AND (s.lane_of IS NULL OR s.lane_of = g.group_id)
@@ -145,9 +145,9 @@ AS $$
           )
       END
       AND NOT EXISTS (SELECT 1 FROM newest n WHERE n.group_id = g.group_id AND n.partition_id = s.partition_id)
-      AND NOT EXISTS (SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = s.partition_id)
+      AND NOT EXISTS (SELECT 1 FROM penstock.late_wakeups w WHERE w.partition_id = s.partition_id)
     UNION ALL
-    SELECT 'ready_without_place', count(*), 'ready, and not in the ready list' FROM newest n
+    SELECT 'ready_without_entry', count(*), 'ready, and not in the ready list' FROM newest n
     WHERE n.state = 'r' AND NOT EXISTS (
         SELECT 1 FROM penstock.ready y WHERE y.group_id = n.group_id AND y.seq = n.ready_seq
     )

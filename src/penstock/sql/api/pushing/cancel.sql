@@ -1,10 +1,10 @@
 -- penstock.cancel(scheduled_ids)
 --
--- Cancels scheduled messages: they will never be in the log. Their dedupe ids are forgotten, so that the same can be
--- pushed again. Waits for a sweep that is publishing one of them right now.
+-- Cancels scheduled messages: they will never be in the log. Their dedupe ids are deleted, so that the same messages
+-- can be pushed again. Waits for a sweep that is publishing one of them.
 --
 -- Parameters: scheduled_ids - ids that a push returned or list_scheduled shows.
--- Returns: those that were cancelled. For the others it was too late, or somebody else was faster.
+-- Returns: the ids that were cancelled. The others were published or cancelled before.
 -- Calls: use_lock_timeout. Tables: scheduled, dedupe_ids (delete), partitions (lock).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.cancel(scheduled_ids bigint[])

@@ -1,11 +1,11 @@
 -- penstock.list_scheduled(queue_name, partition_name, after_due, after_id, max_rows)
 --
--- What is scheduled, the one that is due first at the front, a page at a time. A row is what one push gave to one
--- partition, or a part of it where that was large.
+-- Lists scheduled messages, the first to be due first, a page at a time. A row is what one push gave to one
+-- partition, or a part of it if that was large.
 --
 -- Parameters: queue_name and partition_name - null for all; after_due and after_id - the last row of the page before;
--- max_rows - how many.
--- Returns: a row per segment that waits; preview is the beginning of its first message, null where its value is.
+-- max_rows - the largest number of rows.
+-- Returns: a row per scheduled segment; preview is the beginning of its first message, null if the value is null.
 -- Calls: find_queue, find_partition, end_at, null_flags. Tables: scheduled, queues, partitions (read).
 -- Granted to: producer, consumer.
 CREATE OR REPLACE FUNCTION penstock.list_scheduled(

@@ -1,15 +1,15 @@
 -- penstock.push(queue_name, messages, partition_name, keys, headers, dedupe_ids, delay, at)
 --
--- Pushes messages from psql or any language: a plain array in, packed by the server. All of them commit together
--- with the caller's transaction. Locks and retryable errors are those of push_segments; what delays and dedupe ids do
--- is said at push_with_options.
+-- Pushes messages from psql or any language: takes a plain array, which the server packs. All messages commit
+-- together with the caller's transaction. For locks and retryable errors see push_segments, for delays and dedupe ids
+-- see push_with_options.
 --
--- Parameters: messages - the values, which may be null; partition_name - where to, or null: then a message with a key
--- goes to partition_for_key, one with a dedupe id likewise to the id's, and the others, together, to one of the queue's
--- spread; keys, headers and dedupe_ids - one per message, or null. Headers are JSON objects of strings; delay - seconds
--- until all of them are due, or at - the time, or neither.
--- Returns: one row per stored segment: where it went and the time its messages got, or under which id it is scheduled
--- and until when; the positions of duplicates among the messages, from 1, and the ids of the originals.
+-- Parameters: messages - the values, which may be null; partition_name - null: a message with a key goes to
+-- partition_for_key of the key, one with a dedupe id to that of the id, and the others, together, to one of the
+-- queue's `spread` partitions; keys, headers and dedupe_ids - one per message, or null. Headers are JSON objects of
+-- strings; delay - seconds until the messages are due, or at - the time, or neither.
+-- Returns: one row per stored segment: its partition and the time of its messages, or the id under which it is
+-- scheduled and until when; the positions of duplicates among the messages, from 1, and the ids of the originals.
 -- Calls: require_messages, pack_messages, push_segments, push_with_options, message_id. Tables: queues (read).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.push(

@@ -1,22 +1,21 @@
--- penstock.push_segments(queue_names, partition_names, counts, bodies, ends, keys, key_ends, headers, header_ends, producer,
---                        sequence)
+-- penstock.push_segments(queue_names, partition_names, counts, bodies, ends, keys, key_ends, headers, header_ends,
+--                        producer, sequence)
 --
--- Appends packed segments to any number of partitions of any number of queues, in one transaction: the form
--- that the clients use. Queues and partitions come into being on first use. Segments of one partition keep the
--- order they are given in.
+-- Appends packed segments to any number of partitions of any number of queues, in one transaction: the form that the
+-- clients use. Queues and partitions are created on first use. Segments of one partition keep the order in which they
+-- are given.
 --
--- Locks, in this order: new names (sorted), then partitions by id (FOR NO KEY UPDATE, until the end of the
--- caller's transaction). Whoever pushes twice in one transaction to partitions in another order than somebody
--- else can deadlock; PostgreSQL then ends one of the two with 40P01. A lock that cannot be had within
--- `penstock.lock_timeout` (default 10 s) ends with 55P03. Both changed nothing and may be tried again, and so may
--- 40001, which a REPEATABLE READ or SERIALIZABLE caller gets when somebody pushed after its snapshot was taken.
+-- Locks, in this order: new names (sorted), then partitions by id (FOR NO KEY UPDATE, until the end of the caller's
+-- transaction). Two transactions that push twice, to the same partitions in another order, can deadlock; PostgreSQL
+-- then ends one of them with 40P01. A lock that is not granted within `penstock.lock_timeout` (default 10 s) is
+-- 55P03. Both change nothing and may be retried, and so may 40001, which a REPEATABLE READ or SERIALIZABLE caller
+-- gets if somebody pushed after its snapshot.
 --
--- Parameters: parallel arrays, one entry per segment; the packing is that of the table `segments`, where null
--- stands for no keys or no headers, which may be null as a whole, and where values are null a byte per message follows
--- the ends (see null_flags); producer and sequence - who pushes, and its number for this call: a call that comes again
--- within an hour, because its answer was lost, gets the first answer and stores nothing. Null for calls that are not
--- repeated, or that are part of a larger transaction.
--- Returns: one row per segment, in the order given: where it went and the time its messages got.
+-- Parameters: parallel arrays, one entry per segment, packed as in the table `segments`; null for no keys or no
+-- headers. If some values are null, a byte per message follows the ends (see null_flags). producer and sequence - who
+-- pushes, and its number for this call: a call that is repeated within an hour, because its answer was lost, gets the
+-- first answer and stores nothing. Null for calls that are not repeated, or that are part of a larger transaction.
+-- Returns: one row per segment, in the order given: its partition, its first offset and the time of its messages.
 -- Calls: lock_partitions, require_segments, append_numbered, pushed_before, use_lock_timeout. Tables: producers
 -- (insert).
 -- Granted to: producer.

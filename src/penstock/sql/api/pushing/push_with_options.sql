@@ -1,23 +1,23 @@
 -- penstock.push_with_options(queue_names, partition_names, counts, bodies, ends, keys, key_ends, headers, header_ends,
 --                            delays, due_ats, dedupe_ids, producer, sequence)
 --
--- push_segments for messages that come later or that count once. A segment with a delay or a due time is kept aside,
--- and gets its offset when it is due. A message whose dedupe id was seen in its partition within the queue's
--- dedupe_window is not stored again: the caller is told which one it repeats. The id of a delayed message counts from
--- now until a window after it has got its offset.
+-- Does what push_segments does, for messages with a delay or a dedupe id. A segment with a delay or a due time is
+-- stored as scheduled, and gets its offset when it is due. A message whose dedupe id was seen in its partition within
+-- the queue's dedupe_window is not stored again; the answer says which message it repeats. The id of a delayed
+-- message counts from now until one window after the message gets its offset.
 --
--- Locks and errors are those of push_segments. A segment that is only kept aside, and has no dedupe ids, does not
--- hold up the pushes of others to its partition.
+-- Locks and errors are those of push_segments. A segment that is only scheduled, and has no dedupe ids, does not
+-- block other pushes to its partition.
 --
 -- Parameters: those of push_segments; delays - seconds per segment, and due_ats - a time per segment: at most one of
--- both, null for none; dedupe_ids - an entry per message of all segments, one segment after the other, null for none;
--- producer and sequence as in push_segments.
--- Returns: one row per segment, in the order given: what was stored and where, or under which id it is scheduled and
--- until when; of each duplicate its position in the segment, from 0, and the original's offset and time, or the id
--- under which that one is still scheduled.
+-- the two, null for none; dedupe_ids - an entry per message of all segments, one segment after the other, null for
+-- none.
+-- Returns: one row per segment, in the order given: what was stored and where, or the id under which it is scheduled
+-- and until when; for each duplicate its position in the segment, from 0, and the original's offset and time, or the
+-- id under which that one is still scheduled.
 -- Calls: use_lock_timeout, require_due, lock_partitions, require_segments, require_dedupe_ids, keep_messages,
--- append_numbered, packed_bytes, partition_span, read_answer. Tables: queues, partitions (read), scheduled, dedupe_ids,
--- producers (insert).
+-- append_numbered, packed_bytes, partition_span, read_answer. Tables: queues, partitions (read), scheduled,
+-- dedupe_ids, producers (insert).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.push_with_options(
     queue_names     text[],
@@ -89,7 +89,7 @@ BEGIN
     );
     targets := penstock.lock_partitions(
         queue_names, partition_names,
-        -- What is in no log yet needs no lock of its own, unless what came before has to be looked at.
+        -- A scheduled segment needs no lock of its own, unless dedupe ids have to be checked.
         CASE WHEN dedupe_ids IS NULL AND producer IS NULL THEN ARRAY(
             SELECT NOT u.later FROM unnest(later) WITH ORDINALITY u (later, segment) ORDER BY u.segment
         ) END
@@ -106,7 +106,7 @@ BEGIN
     PERFORM penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends);
     now_here := clock_timestamp();
     dues := ARRAY(
-        -- Not in the past: whoever sweeps often begins where the last sweep ended.
+        -- Not in the past: frequent sweeps begin where the last one ended.
         SELECT CASE
             WHEN d.delay IS NOT NULL THEN now_here + make_interval(secs => d.delay)
             WHEN d.due_at IS NOT NULL THEN greatest(d.due_at, now_here)

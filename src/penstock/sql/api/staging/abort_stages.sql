@@ -1,10 +1,9 @@
 -- penstock.abort_stages(writer, run, stage_ids)
 --
--- Gives up stages that were not published. Only those of this run of this writer: others are none of the caller's
--- business.
+-- Removes stages that were not published, if they belong to this run of this writer.
 --
 -- Parameters: writer, run - as in begin_stage; stage_ids.
--- Returns: how many were removed; raises insufficient_privilege when the writer is another user's.
+-- Returns: the number removed; raises insufficient_privilege if the writer belongs to another user.
 -- Calls: require_own_writer, remove_stages. Tables: stages (read).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.abort_stages(writer text, run text, stage_ids bigint[])

@@ -1,16 +1,16 @@
 -- penstock.advance_reader(queue_name, group_name, partition_ids, offsets, lineage, takes_over)
 --
--- Tells how far an external group has read. Positions only go forward, except for a reader that takes the group over. A
--- partition that somebody is pushing to is passed over and counted: tell it again with the next call.
+-- Reports how far an external group has read. Positions only go forward, except for a reader that takes the group
+-- over. A partition that somebody is pushing to is skipped and counted as busy: report it again with the next call.
 --
--- A group follows one reader. Where two queries tell the positions of one group, the one that started last has it, and
--- the other is refused: retention would drop what the slower has still to read. The group of a flow is the flow's, which
--- has rules of its own for who may publish.
+-- A group has one reader. If two queries report positions for one group, the one that started last keeps it and the
+-- other gets an error: retention would otherwise drop messages that the slower one has not read. The group of a flow
+-- belongs to the flow, which has its own rules for who may publish.
 --
--- Parameters: partition_ids, offsets - parallel arrays; all below an offset is done; lineage - the reader, by the
--- snapshots that it keeps, or null; takes_over - whether it starts, and the group shall follow it from now on.
--- Returns: how many positions moved, and how many partitions were busy; raises object_not_in_prerequisite_state when
--- another reader has taken the group over.
+-- Parameters: partition_ids, offsets - parallel arrays; all messages below the offset are done; lineage - the reader,
+-- by its lineage of snapshots, or null; takes_over - whether the reader starts and takes the group over.
+-- Returns: the number of positions moved, and of busy partitions; raises object_not_in_prerequisite_state if another
+-- reader has taken the group over.
 -- Calls: require_read_committed, ensure_reader, partition_span, find_queue, newest_state. Tables: consumer_groups
 -- (update), flows (read), partitions (lock), journal, ready (insert, delete), queues (read).
 -- Granted to: consumer.
@@ -41,7 +41,7 @@ BEGIN
     IF advance_reader.lineage IS NOT NULL AND NOT EXISTS (SELECT 1 FROM penstock.flows f WHERE f.name = group_name) THEN
         owner := (SELECT g.lineage FROM penstock.consumer_groups g WHERE g.group_id = reader);
         IF owner <> advance_reader.lineage AND NOT takes_over THEN
-            RAISE EXCEPTION 'group "%" of queue "%" follows another query by now, which was started with the same groupId',
+            RAISE EXCEPTION 'group "%" of queue "%" was taken over by another query with the same groupId',
                 group_name, queue_name
                 USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Give each query a groupId of its own.';
         END IF;
@@ -77,7 +77,7 @@ BEGIN
         LEFT JOIN LATERAL penstock.newest_state(reader, w.partition_id) j ON true
         WHERE j.version IS NULL OR least(w.position, s.head_offset) > j.committed
            OR exact AND least(w.position, s.head_offset) < j.committed
-    ), left_line AS (
+    ), left_list AS (
         DELETE FROM penstock.ready y
         USING moving m, unnest(levels) v (level)
         WHERE y.group_id = reader AND y.priority = v.level AND y.seq = m.old_seq
@@ -86,6 +86,8 @@ BEGIN
         USING moving m
         WHERE j.group_id = reader AND j.partition_id = m.partition_id AND j.version BETWEEN m.version - 8 AND m.version
     ), appended AS (
+        -- Not by append_state: a query may have a hundred thousand partitions, and a call for each takes half as long
+        -- again.
         INSERT INTO penstock.journal (
             group_id, partition_id, version, state, committed, claimed_to, skipped, ready_seq, acked_at
         )

@@ -1,15 +1,15 @@
 -- penstock.backlog_by_time(partition_ids, starts, stops, max_messages, max_pieces)
 --
--- When the messages of ranges were pushed, and how large they are: what a reader needs to take the oldest of many
--- partitions first. Messages of one second and partition are one piece. Looks at the rows only, never at the payload; a
--- message counts as the average of its segment.
+-- Returns when the messages of ranges were pushed and how large they are, so that a reader can take the oldest of
+-- many partitions first. Messages of one second and partition are one piece. It reads segment rows without their
+-- payload; each message counts as the average of its segment.
 --
--- Parameters: parallel arrays, an entry per range; max_messages - after so many of a range, the rest of it is left out
--- (but a segment is looked at as a whole); max_pieces - so many segments of a range, and so many pushes of a merged
--- segment, are looked at.
--- Returns: one row of parallel arrays, in the order of the ranges and of their offsets: the position of the range (from
--- 1), the first offset of a piece, how many messages and bytes it has, and the second since 1970. What retention
--- dropped is in none. A range of which the last piece does not reach the end has more than was looked at.
+-- Parameters: parallel arrays, one entry per range; max_messages - the rest of a range after so many messages is left
+-- out (but a segment is counted as a whole); max_pieces - the largest number of segments of a range, and of pushes of
+-- a merged segment, to look at.
+-- Returns: one row of parallel arrays, in the order of the ranges and of their offsets: the position of the range
+-- (from 1), the first offset of a piece, its messages and bytes, and its second since 1970. Messages that retention
+-- dropped are left out. If the last piece of a range ends before the range, the range has more.
 -- Calls: partition_span, run_of. Tables: segments, archived (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.backlog_by_time(
@@ -101,7 +101,7 @@ AS $$
             ) t
             WHERE t.hi > r.start AND t.lo < r.stop
         ) x
-        -- What is staged lies below 0, and is nobody's to ask about.
+        -- Staged segments have negative partition ids and are not visible here.
         WHERE r.partition_id > 0
         GROUP BY r.position, x.second
         ORDER BY r.position, x.second

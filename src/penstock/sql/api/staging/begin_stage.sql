@@ -1,12 +1,12 @@
 -- penstock.begin_stage(writer, run, epoch)
 --
--- Begins a stage: room for what one attempt of one task writes, which nobody reads before it is published. The commit
--- waits for the disk, here and in stage_segments: a database that crashes must not take away what a task was told that it
--- has, or the epoch could not be published.
+-- Begins a stage, which holds what one attempt of one task writes until it is published. This commit and that of
+-- stage_segments wait for the disk: if a crash of the database lost what a task has staged, its epoch could not be
+-- published.
 --
--- Parameters: writer - the query's id, or that of a batch write; run - the id of this start of it; epoch - the number
+-- Parameters: writer - the id of the query, or of a batch write; run - the id of this start of it; epoch - the number
 -- of the batch.
--- Returns: the stage's id.
+-- Returns: the id of the stage.
 -- Calls: register_run. Tables: stages (insert).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.begin_stage(writer text, run text, epoch bigint)
@@ -18,7 +18,7 @@ DECLARE
     begun bigint;
 BEGIN
     IF num_nonnulls(writer, run, epoch) < 3 OR epoch < 0 THEN
-        RAISE EXCEPTION 'a stage needs a writer, a run, and an epoch from 0 on'
+        RAISE EXCEPTION 'a stage requires a writer, a run, and an epoch of 0 or above'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM penstock.register_run(writer, run);

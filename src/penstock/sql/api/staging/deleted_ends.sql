@@ -1,9 +1,10 @@
 -- penstock.deleted_ends(partition_ids)
 --
--- Where partitions ended that were deleted: a reader with positions of its own sees whether it had read them to the end.
+-- Returns the heads of deleted partitions, so that a reader that keeps its own positions can check whether it had
+-- read them to the end.
 --
 -- Parameters: partition_ids.
--- Returns: a row for each that was deleted in the last 30 days from a queue with such a reader.
+-- Returns: a row per partition that was deleted in the last 30 days from a queue with such a reader.
 -- Calls: nothing. Tables: deleted_partitions (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.deleted_ends(partition_ids bigint[])

@@ -1,10 +1,10 @@
 -- penstock.ensure_reader(queue_name, group_name)
 --
--- Makes an external group of a queue, or finds it: one whose reader keeps its own positions and tells them with
+-- Creates an external group, or finds it: a group whose reader keeps its own positions and reports them with
 -- advance_reader.
 --
 -- Parameters: the names.
--- Returns: the group's id; raises object_not_in_prerequisite_state when consumers read with this group.
+-- Returns: the group's id; raises object_not_in_prerequisite_state if consumers read with this group.
 -- Calls: find_queue, create_group. Tables: consumer_groups (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.ensure_reader(queue_name text, group_name text)

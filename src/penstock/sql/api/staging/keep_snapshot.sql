@@ -1,7 +1,7 @@
 -- penstock.keep_snapshot(snapshot)
 --
--- Says that somebody still goes on from a snapshot, which has perhaps nothing to read for months: what nobody has asked
--- for in 90 days is removed. Writes at most once a day.
+-- Marks a snapshot as used. Snapshots that were not used for 90 days are removed, and a query may have nothing to
+-- read for months. Writes at most once a day.
 --
 -- Parameters: snapshot.
 -- Returns: nothing.

@@ -1,8 +1,8 @@
 -- penstock.list_stages()
 --
--- The stages there are: what Spark jobs have written and not published.
+-- Lists the stages: what Spark jobs have written and not published.
 --
--- Returns: a row per stage, the oldest first: whose it is, how much it holds, and when it was last written to.
+-- Returns: a row per stage, oldest first: its writer, its size, and when it was last written to.
 -- Calls: nothing. Tables: stages, staged, segments (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.list_stages()

@@ -1,11 +1,12 @@
 -- penstock.next_snapshot(snapshot)
 --
--- The snapshot that was saved after another one. A query that comes here again, because its checkpoint went back, must
--- read the very same once more: an epoch of this reading may be published, here or in another database.
+-- Returns the snapshot that was saved after another one. A query that returns to an earlier snapshot, because its
+-- checkpoint went back, must read exactly the same again: an epoch of it may be published, here or in another
+-- database.
 --
 -- Parameters: snapshot.
--- Returns: the child's id and token, or no row. Of several, the one that is known to be published, or else the newest: a
--- call that was repeated because its connection broke leaves older ones that nobody knows.
+-- Returns: the id and token of the next snapshot, or no row. If there are several, the published one, or else the
+-- newest: a call that was repeated because its connection broke leaves older ones that nobody knows.
 -- Calls: nothing. Tables: snapshots (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.next_snapshot(snapshot bigint)

@@ -1,8 +1,8 @@
 -- penstock.note_epoch(writer, run, epoch, snapshot)
 --
--- Says which snapshot an epoch reads. A task that reads knows it; the commit of what other tasks write wants it.
+-- Records which snapshot an epoch reads. The tasks that read know it; the commit of the tasks that write needs it.
 --
--- Parameters: writer, run, epoch - as in begin_stage; snapshot - where the epoch's reading ends.
+-- Parameters: writer, run, epoch - as in begin_stage; snapshot - where the epoch ends.
 -- Returns: nothing.
 -- Calls: nothing. Tables: epoch_sources (insert, delete).
 -- Granted to: consumer.
@@ -12,7 +12,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- Where the sink is none of ours, nobody else removes them.
+    -- With a sink of another kind nobody else removes them.
     DELETE FROM penstock.epoch_sources e
     WHERE e.writer = note_epoch.writer AND e.run = note_epoch.run AND e.epoch < note_epoch.epoch - 1;
     INSERT INTO penstock.epoch_sources (writer, run, epoch, snapshot_id)

@@ -1,10 +1,10 @@
 -- penstock.plan_ranges(partition_ids, starts, stops, page_bytes)
 --
--- Cuts ranges of offsets into pages of about so many bytes, at the borders of segments. Looks at the rows only, never
--- at the payload.
+-- Cuts ranges of offsets into pages of about page_bytes, at the borders of segments. It reads segment rows without
+-- their payload.
 --
--- Parameters: parallel arrays, an entry per range; page_bytes - how much a page shall hold.
--- Returns: the pages, in the order of the ranges and of their offsets; what retention dropped is in none.
+-- Parameters: parallel arrays, one entry per range; page_bytes - the size of a page.
+-- Returns: the pages, in the order of the ranges and of their offsets; messages that retention dropped are in none.
 -- Calls: nothing. Tables: segments (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.plan_ranges(
@@ -42,7 +42,7 @@ AS $$
         ) s
         GROUP BY s.page
     ) s
-    -- What is staged lies below, and is nobody's to read.
+    -- Staged segments have negative partition ids and are not visible here.
     WHERE r.partition_id > 0
     ORDER BY r.position, s.start_offset
 $$;

@@ -1,25 +1,24 @@
 -- penstock.publish_stages(writer, run, epoch, stage_ids, stage_messages, target, reading)
 --
--- Publishes an epoch: all that its stages hold becomes messages of their partitions, in one transaction and once. What
--- is written is the key of each segment; the payload stays where it is, unless it is so small (some 2 KB) that it
--- lies in the row itself.
+-- Publishes an epoch: the segments of its stages become messages of their partitions, in one transaction and exactly
+-- once. Only the key of each segment is written; the payload stays where it is, unless it is so small (some 2 KB)
+-- that it is stored in the row itself.
 --
--- The rules, under a lock per writer: a run that was replaced by a newer one is refused. An epoch past the next one is
--- refused: one was lost between. An epoch that is published already is skipped if it reads the same from its sources
--- and goes to the same target, and refused if not. A stage that is gone, or holds other than its task said, refuses all.
--- So does a queue that the writer has written to and that was deleted since: made anew here, it would have lost its
--- settings.
+-- The rules, under a lock per writer: a run that was replaced by a newer one is refused. An epoch beyond the next one
+-- is refused, because one was lost in between. An epoch that is already published is skipped if it reads the same
+-- from its sources and has the same target, and refused otherwise. If a stage is gone or does not hold the messages
+-- that its task reported, nothing is published; the same if a queue that the writer has written to was deleted since,
+-- because it would be created again without its settings.
 --
--- Locks, in this order: the writer, the stages, new names (sorted), then partitions by id, then queues, as
--- push_segments does.
+-- Locks, in this order: the writer, the stages, new names (sorted), partitions by id, then queues, as push_segments
+-- does.
 --
--- Parameters: writer, run, epoch - as in begin_stage; stage_ids - the attempts that count, in the order in which
--- their messages shall lie; stage_messages - how many messages each has; target - the queue that the sink was given,
--- empty where rows name their own; reading - what all sources read, in any words that are the same for the same reading.
--- Null for either: not known, and not compared.
--- Returns: one row: 'published' or 'skipped', how many segments and messages the epoch has.
--- Calls: require_read_committed, use_lock_timeout, sink_lock_class, register_run, publish_segments, forget_stages,
--- remove_stages.
+-- Parameters: writer, run, epoch - as in begin_stage; stage_ids - the attempts that count, in the order of their
+-- messages; stage_messages - the number of messages of each; target - the queue of the sink, empty if each row names
+-- its own; reading - what all sources read, as any text that is equal for equal reading. Null for either: unknown,
+-- and not compared.
+-- Returns: one row: 'published' or 'skipped', and the number of segments and messages of the epoch.
+-- Calls: require_read_committed, use_lock_timeout, register_run, publish_segments, forget_stages, remove_stages.
 -- Tables: stages (lock), staged, queues (read), sink_runs, sink_commits, epoch_sources, snapshots.
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.publish_stages(
@@ -46,7 +45,8 @@ DECLARE
 BEGIN
     PERFORM penstock.require_read_committed('publish_stages');
     PERFORM penstock.use_lock_timeout();
-    PERFORM pg_advisory_xact_lock(penstock.sink_lock_class(), hashtext(writer));
+    -- The class of the lock: see queue_lock_class.
+    PERFORM pg_advisory_xact_lock(1885695604, hashtext(writer));
     -- Each a new statement: under the lock it sees what the last publisher of this writer did.
     run_number := penstock.register_run(writer, run);
     IF EXISTS (SELECT 1 FROM penstock.sink_runs r WHERE r.writer = writer AND r.run_number > run_number) THEN
@@ -88,7 +88,7 @@ BEGIN
         RETURN;
     END IF;
     IF epoch > last.epoch + 1 THEN
-        RAISE EXCEPTION 'epoch % of query % comes after epoch %: what lies between was not published',
+        RAISE EXCEPTION 'epoch % of query % comes after epoch %: the epochs between were not published',
             epoch, writer, last.epoch
             USING ERRCODE = '55PS1',
                   HINT = 'Was the database restored to an earlier state, or the query written elsewhere for a while? '
@@ -121,7 +121,7 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION 'queue "%", which query % writes to, was deleted; nothing was published', gone, writer
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Create it again, with the settings that it shall have, and run the query again.';
+                  HINT = 'Create it again, with its settings, and run the query again.';
     END IF;
     SELECT p.segments, p.messages INTO segments, messages FROM penstock.publish_segments(stage_ids) p;
     PERFORM penstock.forget_stages(stage_ids);
@@ -136,7 +136,7 @@ BEGIN
         SELECT s.stage_id FROM penstock.stages s WHERE s.writer = writer AND s.epoch <= epoch
     ));
     DELETE FROM penstock.epoch_sources e WHERE e.writer = writer AND e.epoch <= epoch;
-    -- Spark keeps a hundred batches unless told otherwise.
+    -- Spark keeps a hundred batches by default.
     DELETE FROM penstock.sink_commits c WHERE c.writer = writer AND c.epoch < epoch - 1000;
     outcome := 'published';
     RETURN NEXT;

@@ -1,9 +1,9 @@
 -- penstock.published_batch(writer)
 --
--- Says whether a batch was written under a name: the ledger has one epoch of it then.
+-- Returns whether a batch was published under a name.
 --
 -- Parameters: writer - the name.
--- Returns: a row with how many messages it had and when that was, or none.
+-- Returns: a row with the number of messages and the time, or none.
 -- Calls: nothing. Tables: sink_commits (read).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.published_batch(writer text)

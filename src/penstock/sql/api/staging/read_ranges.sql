@@ -2,7 +2,7 @@
 --
 -- Reads ranges of any number of partitions, still packed, in one call: the form that Spark's tasks use.
 --
--- Parameters: parallel arrays, an entry per range.
+-- Parameters: parallel arrays, one entry per range.
 -- Returns: the rows of segment_slices, each with the position of its range (from 1), in the order of the ranges.
 -- Calls: segment_slices. Tables: none of its own.
 -- Granted to: consumer.
@@ -26,6 +26,6 @@ AS $$
     SELECT r.position, s.*
     FROM unnest(partition_ids, starts, stops) WITH ORDINALITY r (partition_id, start, stop, position)
     CROSS JOIN LATERAL penstock.segment_slices(r.partition_id, r.start, r.stop) s
-    -- What is staged lies below, and is nobody's to read.
+    -- Staged segments have negative partition ids and are not visible here.
     WHERE r.partition_id > 0
 $$;

@@ -1,8 +1,9 @@
 -- penstock.reader_positions(queue_names, group_name)
 --
--- How far a group has read each partition that it knows: where a reader that lost its own positions goes on.
+-- Returns how far a group has read each partition that it knows, so that a reader that lost its own positions can
+-- continue.
 --
--- Parameters: queue_names - queues; one that has no such group has no rows; group_name.
+-- Parameters: queue_names - a queue that has no such group has no rows; group_name.
 -- Returns: one row of parallel arrays: partition ids and positions.
 -- Calls: newest_state. Tables: queues, consumer_groups, partitions (read).
 -- Granted to: consumer.

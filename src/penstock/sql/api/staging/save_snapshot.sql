@@ -1,11 +1,12 @@
 -- penstock.save_snapshot(parent, parent_token, partition_ids, starts, ends, all_ids, all_positions)
 --
--- Keeps how far a batch of a streaming query reads, under an id that Spark's checkpoint can hold whatever the number of
--- partitions. Snapshots a thousand batches back are removed, far behind what Spark keeps of its checkpoint.
+-- Saves how far a batch of a streaming query reads, under an id that fits into Spark's checkpoint whatever the number
+-- of partitions. Snapshots more than a thousand batches old are removed; Spark's checkpoint does not reach back so
+-- far.
 --
--- Parameters: parent, parent_token - the snapshot the batch begins at, 0 for the first; partition_ids, starts, ends -
--- what it reads; all_ids, all_positions - the positions of all partitions after it, or null.
--- Returns: the snapshot's id and token, and the lineage it belongs to: the id of the query's first one.
+-- Parameters: parent, parent_token - the snapshot at which the batch begins, 0 for the first; partition_ids, starts,
+-- ends - what it reads; all_ids, all_positions - the positions of all partitions after it, or null.
+-- Returns: the id and token of the snapshot, and its lineage: the id of the query's first snapshot.
 -- Calls: nothing. Tables: snapshots (insert, delete).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.save_snapshot(

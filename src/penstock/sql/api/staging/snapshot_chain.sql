@@ -1,10 +1,10 @@
 -- penstock.snapshot_chain(snapshot, snapshot_token, down_to)
 --
--- A snapshot and those before it.
+-- Returns a snapshot and those before it.
 --
--- Parameters: snapshot, snapshot_token - where to begin; down_to - the snapshot to stop before, or null to stop with the first that
--- knows the positions of all partitions.
--- Returns: a row per snapshot, the newest first; raises undefined_object where one is missing.
+-- Parameters: snapshot, snapshot_token - where to begin; down_to - the snapshot to stop before, or null to stop at
+-- the first that has the positions of all partitions.
+-- Returns: a row per snapshot, newest first; raises undefined_object if one is missing.
 -- Calls: nothing. Tables: snapshots (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.snapshot_chain(

@@ -1,12 +1,12 @@
 -- penstock.source_heads(queue_names, queue_pattern, with_floors, reader, skip_missing)
 --
--- Where all partitions of some queues stand, by one or two probes of the index each: what a reader of whole queues
--- looks at to see what is new.
+-- Returns the heads of all partitions of some queues, with one or two index probes for each: a reader of whole queues
+-- calls it to find new messages.
 --
--- Parameters: queue_names - queues that must exist; or queue_pattern - a regular expression that a queue's whole name
--- must match; with_floors - whether the floors are wanted too; reader - a group whose private lanes are wanted too;
--- skip_missing - whether a queue that does not exist has no partitions, instead of being an error.
--- Returns: one row of parallel arrays: partition ids, floors (0 where not wanted), heads.
+-- Parameters: queue_names - queues that must exist; or queue_pattern - a regular expression that matches the whole
+-- name of a queue; with_floors - whether to return floors too; reader - a group whose private lanes are included;
+-- skip_missing - whether a queue that does not exist is skipped instead of being an error.
+-- Returns: one row of parallel arrays: partition ids, floors (0 unless with_floors), heads.
 -- Calls: find_queue, partition_span, newest_segment. Tables: queues, consumer_groups, partitions (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.source_heads(

@@ -1,6 +1,6 @@
 -- penstock.source_places(partition_ids)
 --
--- The names of partitions, and where they stand.
+-- Returns the names and positions of partitions.
 --
 -- Parameters: partition_ids.
 -- Returns: a row for each that exists.

@@ -1,10 +1,10 @@
 -- penstock.spend_bytes(partition_ids, starts, stops, max_bytes)
 --
--- Shortens ranges so that each holds at most so many bytes, but at least one message. Within a segment a message
--- counts as the segment's average. Readers of the versions before backlog_by_time call it.
+-- Shortens ranges so that each has at most max_bytes, but at least one message. Each message counts as the average of
+-- its segment. Readers of versions before backlog_by_time call it.
 --
--- Parameters: parallel arrays, an entry per range; max_bytes - for each of them.
--- Returns: a row per range, in the order given: where to stop, and about how many bytes that is.
+-- Parameters: parallel arrays, one entry per range; max_bytes - for each of them.
+-- Returns: a row per range, in the order given: its new end, and its approximate bytes.
 -- Calls: partition_span. Tables: segments, archived (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.spend_bytes(
@@ -50,7 +50,7 @@ BEGIN
                   LIMIT 1
               ), 0)
               AND s.base_offset < stops[i] AND s.base_offset + s.count > starts[i]
-              -- What is staged lies below 0, and is nobody's to ask about.
+              -- Staged segments have negative partition ids and are not visible here.
               AND s.partition_id > 0
             ORDER BY s.base_offset)
         LOOP

@@ -1,20 +1,20 @@
 -- penstock.stage_segments(stage, first_ordinal, queue_names, partition_names, counts, body, ends, keys, key_ends,
 --                         headers, header_ends)
 --
--- Writes packed segments to a stage. The queue's limits and compression hold here, as they do for a push. Calling it
+-- Writes packed segments to a stage. The limits and the compression of the queue apply, as for a push. To call it
 -- again with the same first_ordinal does nothing, so a caller whose connection broke may repeat the call.
 --
--- The columns of all segments lie end to end in one value, and each is cut out of it here: an array of them would be
--- copied twice more, to disk where it is large, and costs the caller an object per segment.
+-- The columns of all segments are concatenated in one value, which is cut here: an array of them would be copied
+-- twice more, to disk if it is large, and would cost the caller an object per segment.
 --
--- Parameters: first_ordinal - how many segments the stage has before these; queue_names, partition_names, counts - an
--- entry per segment; body, keys, headers - the columns of push_segment, one segment after the other; ends, key_ends,
--- header_ends - where each value ends, counted anew from 0 in every segment; after all ends, where some values are null, a
--- byte for each message that says whether it is. A segment whose keys are all empty has none, and so with headers.
--- Returns: nothing; raises object_not_in_prerequisite_state when the stage was given up or is published already, and
--- insufficient_privilege when it is another user's.
--- Calls: require_own_writer, require_names, require_packed, require_texts, texts_are_plain, column_starts, null_flags, compresses,
--- effective_settings. Tables: stages (lock), staged, segments (insert), queues (read).
+-- Parameters: first_ordinal - the number of segments that the stage has before these; queue_names, partition_names,
+-- counts - one entry per segment; body, keys, headers - the columns of push_segment, one segment after the other;
+-- ends, key_ends, header_ends - where each value ends, counted from 0 in every segment; if some values are null, a
+-- byte per message follows all ends. A segment whose keys are all empty has none; the same for headers.
+-- Returns: nothing; raises object_not_in_prerequisite_state if the stage was removed or published, and
+-- insufficient_privilege if it belongs to another user.
+-- Calls: lock_stage, require_names, require_packed, require_texts, texts_are_plain, column_starts, null_flags,
+-- compresses, effective_settings. Tables: staged, segments (insert), queues (read).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.stage_segments(
     stage           bigint,
@@ -46,20 +46,13 @@ DECLARE
     key_starts    integer[];
     header_starts integer[];
     total         integer;
-    writer        text;
     nulls         bytea;
 BEGIN
     IF (cardinality(queue_names) = ALL (ARRAY[cardinality(partition_names), cardinality(counts)])) IS NOT TRUE THEN
         RAISE EXCEPTION 'queue_names, partition_names and counts must be of one length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- Held until we commit: whoever publishes or gives up the stage sees these segments, or we find it gone.
-    SELECT s.writer INTO writer FROM penstock.stages s WHERE s.stage_id = stage FOR KEY SHARE;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'stage % is gone: another attempt was published, or it was given up', stage
-            USING ERRCODE = 'object_not_in_prerequisite_state';
-    END IF;
-    PERFORM penstock.require_own_writer(writer);
+    PERFORM penstock.lock_stage(stage);
     PERFORM penstock.require_names(VARIADIC known);
     PERFORM penstock.require_names(VARIADIC ARRAY(SELECT DISTINCT n FROM unnest(partition_names) n));
     INSERT INTO penstock.staged (stage_id, first_ordinal, queue_names, partition_names, counts)

@@ -1,14 +1,14 @@
 -- penstock.sweep_stages(older_than)
 --
--- Removes what Spark jobs left behind: stages to which nothing was written for so long, old entries of the ledger, of
--- what epochs read and of poison, and the snapshots of queries that have not run for 90 days. A job that took longer than
--- this between writing and committing fails when it commits, and publishes nothing. Maintenance calls it; the newest
--- epoch of a streaming query is kept for ever.
+-- Removes what Spark jobs left behind: stages that were not written to for older_than, old rows of published epochs,
+-- of the sources of epochs and of poison messages, and the snapshots of queries that have not run for 90 days. A job
+-- that takes longer than this between writing and committing fails when it commits, and publishes nothing. The newest
+-- epoch of a streaming query is kept. Maintenance calls it.
 --
--- Parameters: older_than - how long ago.
--- Returns: how many stages were removed.
--- Calls: remove_stages. Tables: stages, staged (read), sink_commits, sink_runs, epoch_sources, poison,
--- snapshots, deleted_partitions (delete).
+-- Parameters: older_than - the age of a stage.
+-- Returns: the number of stages removed.
+-- Calls: remove_stages. Tables: stages, staged (read), sink_commits, sink_runs, epoch_sources, poison, snapshots,
+-- deleted_partitions (delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.sweep_stages(older_than interval DEFAULT interval '1 day')
 RETURNS integer

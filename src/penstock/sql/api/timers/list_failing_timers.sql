@@ -1,10 +1,10 @@
 -- penstock.list_failing_timers()
 --
--- The timers that failed and were put off, the first to fail first.
+-- Lists the timers that failed and were postponed, the first to fail first.
 --
--- Returns: a row per timer: what it is (see serve_timer; 'maintenance' is that of a partition, which is tried with every
--- pass, 'sweep' the sweep as a whole), its queue, group, partition and place as far as it has them, since
--- when it fails and how often it did, when it is tried again, and the error.
+-- Returns: a row per timer: its kind (see serve_timer; 'maintenance' of a partition is tried with every pass, 'sweep'
+-- is the sweep as a whole), its queue, group, partition and place if it has them, since when and how often it failed,
+-- when it is tried again, and the error.
 -- Calls: nothing. Tables: failing_timers, consumer_groups, partitions, queues (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.list_failing_timers()

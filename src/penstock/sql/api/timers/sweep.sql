@@ -1,20 +1,21 @@
 -- penstock.sweep(max_rows, since)
 --
--- Does what time brings: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
--- over, looks at parked ones once more, gives scheduled messages their offsets, answers doorbells, takes up partitions
--- for new groups, and trims the journal behind the newest rows. Every consumer calls it now and then, in a transaction
--- of its own; one works at a time and the others return at once. It never waits for a lock, so somebody's open
--- transaction cannot stop the timers. With nothing due it writes nothing.
+-- Fires due timers: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
+-- over, checks parked ones once more, gives scheduled messages their offsets, fires late wake-ups, enrols partitions
+-- in new groups, and trims the journal. Every consumer calls it now and then, in a transaction of its own; one sweep
+-- works at a time, and the others return at once. It never waits for a lock, so an open transaction cannot stop the
+-- timers. If nothing is due it writes nothing.
 --
--- No timer holds up another one. If the whole fails, nothing of it has happened, and all is done once more, one timer after
--- the other. One that fails is put off, longer each time (failing_timers); list_failing_timers shows it, and `penstock
--- doctor` does.
+-- A timer that fails does not hold up others. If the sweep fails as a whole, nothing of it has happened, and each
+-- timer is fired separately. A timer that fails is postponed, longer each time (failing_timers); list_failing_timers
+-- and `penstock doctor` show it.
 --
--- Parameters: max_rows - how many timers to serve, at most, in the two seconds or so that it takes at most; since - timers that were due before are left alone. Served timers
--- leave dead index entries behind, which nothing removes while somebody holds a transaction open; whoever sweeps often
--- begins where the last sweep says, and every few seconds at the beginning, for what was locked or committed late.
--- Returns: what was done; when the next timer is due, if that is within ten seconds; and where the next sweep may
--- begin, null when this one did not get to the end. No row when another sweep is at work.
+-- Parameters: max_rows - the largest number of timers to fire; it takes about two seconds at most; since - timers
+-- that were due before are left alone. Fired timers leave dead index entries, which cannot be removed while somebody
+-- holds a transaction open; a frequent caller passes swept_to of the last sweep, and every few seconds the default,
+-- for timers that were locked or committed late.
+-- Returns: what was done; when the next timer is due, if within ten seconds; and where the next sweep may begin, null
+-- if this one did not get to the end. No row while another sweep is working.
 -- Calls: require_read_committed, sweep_together, sweep_apart, retry_timers, put_off. Tables: sweep_lock (lock),
 -- failing_timers (read, delete).
 -- Granted to: consumer.
@@ -34,7 +35,8 @@ DECLARE
     apart   record;
 BEGIN
     IF (max_rows > 0) IS NOT TRUE OR since IS NULL THEN
-        RAISE EXCEPTION 'max_rows must be above 0, and since must not be null' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'max_rows is % and must be above 0; since is % and must not be null', max_rows, since
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
     BEGIN
         -- A table that only the owner can lock, in a mode that conflicts with itself alone and leaves no trace.
@@ -61,7 +63,7 @@ BEGIN
         next_due := NULL;
         swept_to := NULL;
         IF apart.failed = 0 THEN
-            -- What fails is none of the timers: say so, or nobody would know.
+            -- No single timer fails, so the failure is recorded as that of the sweep.
             PERFORM penstock.put_off('sweep', 0, 0, 0, state, problem);
         END IF;
     END IF;

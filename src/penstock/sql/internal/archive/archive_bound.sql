@@ -1,11 +1,11 @@
 -- penstock.archive_bound(target, settings)
 --
--- How far retention may drop a partition, as far as the archive is concerned. A queue of which no archive was ever begun
--- does not wait for one, unless its setting keep_until_archived is on; and none waits where that is off. Private lanes
--- are never archived, so nothing of them waits.
+-- Returns up to which offset retention may drop a partition with regard to the archive. A queue that was never
+-- archived does not wait for an archive unless its setting keep_until_archived is on, and none does if that is off.
+-- Private lanes are never archived and never wait.
 --
 -- Parameters: target - the partition; settings - its queue's.
--- Returns: the offset; the largest there is when nothing waits.
+-- Returns: the offset; the largest bigint if nothing waits.
 -- Calls: archived_to. Tables: partitions, archives (read).
 CREATE OR REPLACE FUNCTION penstock.archive_bound(target bigint, settings jsonb)
 RETURNS bigint

@@ -1,9 +1,9 @@
 -- penstock.archived_to(target)
 --
--- How far a partition is archived: the next archive begins there.
+-- Returns the offset up to which a partition is archived. The next archive begins there.
 --
 -- Parameters: target - the partition.
--- Returns: the offset; 0 when nothing is archived.
+-- Returns: the offset; 0 if nothing is archived.
 -- Calls: nothing. Tables: archived (read).
 CREATE OR REPLACE FUNCTION penstock.archived_to(target bigint)
 RETURNS bigint

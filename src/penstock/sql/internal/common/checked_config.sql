@@ -1,10 +1,10 @@
 -- penstock.checked_config(old, changes)
 --
--- Applies changes to a configuration: a value sets, a JSON null sets back to the default, and the alias
--- window_buffer means quiet_period.
+-- Applies changes to a configuration: a value sets, a JSON null resets to the default, and the alias window_buffer
+-- means quiet_period.
 --
--- Parameters: old - the configuration so far; changes - what somebody wants.
--- Returns: the new configuration; raises invalid_parameter_value when it would not be valid.
+-- Parameters: old - the configuration so far; changes - the changes requested.
+-- Returns: the new configuration; raises invalid_parameter_value if it is not valid.
 -- Calls: settings_problem, settings. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.checked_config(old jsonb, changes jsonb)
 RETURNS jsonb
@@ -16,7 +16,7 @@ DECLARE
 BEGIN
     IF jsonb_typeof(wanted) = 'object' AND wanted ? 'window_buffer' THEN
         IF wanted ? 'quiet_period' THEN
-            RAISE EXCEPTION 'window_buffer is another name of quiet_period: give one of them'
+            RAISE EXCEPTION 'window_buffer is another name of quiet_period: give only one of them'
                 USING ERRCODE = 'invalid_parameter_value';
         END IF;
         wanted := wanted - 'window_buffer' || jsonb_build_object('quiet_period', wanted -> 'window_buffer');

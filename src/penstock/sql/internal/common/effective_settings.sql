@@ -2,7 +2,7 @@
 --
 -- Fills in the default of every setting that a queue's configuration leaves out.
 --
--- Parameters: config - the settings somebody set.
+-- Parameters: config - the settings that were set.
 -- Returns: all settings as one JSON object.
 -- Calls: settings. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.effective_settings(config jsonb)

@@ -1,10 +1,9 @@
 -- penstock.group_settings_problem(config)
 --
--- Says what is wrong with a group's configuration. A group can override those settings of its queue that are about
--- consuming.
+-- Checks the configuration of a group. A group can override those settings of its queue that concern consuming.
 --
--- Parameters: config - the settings somebody wants, as a JSON object.
--- Returns: the first problem as a sentence that says what to do, or null.
+-- Parameters: config - the settings, as a JSON object.
+-- Returns: the first problem, as an error text, or null.
 -- Calls: settings_problem. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.group_settings_problem(config jsonb)
 RETURNS text

@@ -1,7 +1,7 @@
 -- penstock.is_admin()
 --
--- Says whether whoever is logged in may do what admins do: a member of penstock_admin, or of the schema's owner. It is
--- the login that counts: a function that runs as its owner has no other word of its caller.
+-- Returns whether the session user may do what admins may: a member of penstock_admin, or of the schema's owner. The
+-- session user decides, because a SECURITY DEFINER function runs as its owner and cannot see its caller.
 --
 -- Parameters: none.
 -- Returns: whether.

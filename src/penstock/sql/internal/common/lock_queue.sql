@@ -1,8 +1,8 @@
 -- penstock.lock_queue(queue)
 --
--- Takes a queue's exclusive lock: waits until the pushes that are under way have ended. Whoever waits for it would
--- stop all pushes that come after, so it waits in short spells with pauses between them: somebody's open transaction
--- delays the caller, and not the queue.
+-- Takes a queue's exclusive lock, after all pushes in progress have ended. A waiting exclusive lock blocks all later
+-- pushes, so this waits in short periods with pauses between them: an open transaction delays the caller, and not the
+-- queue.
 --
 -- Parameters: queue - the queue's id.
 -- Returns: nothing; raises lock_not_available after the caller's lock_timeout.
@@ -23,7 +23,7 @@ BEGIN
             RETURN;
         EXCEPTION WHEN lock_not_available THEN
             IF clock_timestamp() > deadline THEN
-                RAISE EXCEPTION 'a push to this queue has been under way for longer than %', allowed
+                RAISE EXCEPTION 'a push to this queue has been in progress for longer than %', allowed
                     USING ERRCODE = 'lock_not_available';
             END IF;
         END;

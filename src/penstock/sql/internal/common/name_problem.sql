@@ -1,10 +1,10 @@
 -- penstock.name_problem(name)
 --
--- Says what is wrong with the name of a queue or a partition.
+-- Checks the name of a queue or a partition.
 --
--- Parameters: name - 1 to 255 bytes without control characters (U+0000 to U+001F and U+007F to U+009F, in every locale); '*' alone means "any" and names nothing, and a first
--- '~' is kept for private lanes.
--- Returns: the problem as a sentence that says what to do, or null.
+-- Parameters: name - 1 to 255 bytes without control characters (U+0000 to U+001F and U+007F to U+009F, in every
+-- locale); '*' means any partition and is no name, and a leading '~' is reserved for private lanes.
+-- Returns: the problem, as an error text, or null.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.name_problem(name text)
 RETURNS text

@@ -1,8 +1,13 @@
 -- penstock.queue_lock_class()
 --
--- The first key of the advisory locks that penstock takes on a queue (the second is the queue's id): shared by
--- whoever adds partitions, exclusive for whoever deletes the queue.
+-- Returns the first key of the advisory locks on queues. The first keys of all advisory locks of penstock:
 --
+-- 1885695603 - a queue (second key: its id). Shared by whoever pushes or adds partitions, exclusive for whoever deletes
+-- the queue. With 0 as second key: maintenance.
+-- 1885695604 - publishing for a writer (second key: a hash of the writer's name); publish_stages.
+-- 1885695605 - a run of `penstock archive` (second key: the queue's id); begin_archive.
+--
+-- Parameters: none.
 -- Returns: a constant.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.queue_lock_class()

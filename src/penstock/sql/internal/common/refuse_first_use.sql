@@ -1,6 +1,6 @@
 -- penstock.refuse_first_use(queue_names, group_name)
 --
--- Refuses to make queues, or a group, where the database is set to make none on first use.
+-- Raises an error if queues or a group do not exist and the database does not create them on first use.
 --
 -- Parameters: queue_names - queues that are about to be used; group_name - a group of theirs, or null.
 -- Returns: nothing; raises undefined_object.
@@ -19,7 +19,7 @@ BEGIN
     WHERE NOT EXISTS (SELECT 1 FROM penstock.queues q WHERE q.name = w.name)
     LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'there is no queue "%", and this database makes none on first use', missing
+        RAISE EXCEPTION 'there is no queue "%", and this database creates none on first use', missing
             USING ERRCODE = 'undefined_object',
                   HINT = 'Create it with "penstock create" or create_queue; "penstock queues" lists those there are.';
     END IF;
@@ -29,7 +29,7 @@ BEGIN
     )
     LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'queue "%" has no group "%", and this database makes none on first use', missing, group_name
+        RAISE EXCEPTION 'queue "%" has no group "%", and this database creates none on first use', missing, group_name
             USING ERRCODE = 'undefined_object',
                   HINT = 'Create it with "penstock group create" or create_group; "penstock groups" lists those there are.';
     END IF;

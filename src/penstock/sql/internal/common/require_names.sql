@@ -1,6 +1,6 @@
 -- penstock.require_names(names)
 --
--- Refuses names that a queue or partition cannot have, before anything is written.
+-- Raises an error if a name is not valid for a queue or partition.
 --
 -- Parameters: names - names of queues or partitions.
 -- Returns: nothing; raises invalid_parameter_value.

@@ -1,7 +1,7 @@
 -- penstock.require_read_committed(caller)
 --
--- Refuses to go on above READ COMMITTED, where a statement does not see what was committed after the transaction's
--- first one: the state of a group, looked at so, may be an old one.
+-- Raises an error unless the transaction is READ COMMITTED. Above that a statement does not see what was committed
+-- after the first statement of the transaction, so the state of a group that it sees may be out of date.
 --
 -- Parameters: caller - the function to name in the error.
 -- Returns: nothing; raises active_sql_transaction.

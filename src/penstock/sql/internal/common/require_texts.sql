@@ -1,10 +1,10 @@
 -- penstock.require_texts(count, keys, key_ends, headers, header_ends)
 --
--- Refuses keys that are no text and headers that are not JSON objects of strings: whoever reads them in SQL could not be
--- shown them as they are. Looks at each message; the caller has found that something may be wrong (texts_are_plain).
+-- Raises an error if a key is not text or if headers are not a JSON object of strings: they could not be shown in
+-- SQL. It checks each message; callers use texts_are_plain first.
 --
 -- Parameters: packed columns, null where unused.
--- Returns: nothing; raises invalid_parameter_value and says which message it is.
+-- Returns: nothing; raises invalid_parameter_value with the position of the message.
 -- Calls: decoded_key, decoded_headers, int32_at. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.require_texts(
     count integer, keys bytea, key_ends bytea, headers bytea, header_ends bytea

@@ -1,9 +1,9 @@
 -- penstock.settings_problem(config)
 --
--- Says what is wrong with a queue's configuration.
+-- Checks the configuration of a queue.
 --
--- Parameters: config - the settings somebody wants, as a JSON object.
--- Returns: the first problem as a sentence that says what to do, or null.
+-- Parameters: config - the settings, as a JSON object.
+-- Returns: the first problem, as an error text, or null.
 -- Calls: settings. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.settings_problem(config jsonb)
 RETURNS text

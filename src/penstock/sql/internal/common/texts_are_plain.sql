@@ -1,10 +1,10 @@
 -- penstock.texts_are_plain(keys, headers)
 --
--- Looks at the keys and headers of a whole batch at once, quickly.
+-- Checks the keys and headers of a whole batch at once, quickly.
 --
 -- Parameters: keys, headers - packed columns, null where unused.
--- Returns: whether all of it is text, and JSON objects of strings. False is no verdict: spaces and escapes such as \u0041
--- are not seen through here, and require_texts looks at each message.
+-- Returns: whether all keys are text and all headers JSON objects of strings. False does not mean that one is wrong:
+-- spaces and escapes such as \u0041 are not recognised here, and require_texts checks each message.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.texts_are_plain(keys bytea, headers bytea)
 RETURNS boolean

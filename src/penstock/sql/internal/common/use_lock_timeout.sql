@@ -1,7 +1,7 @@
 -- penstock.use_lock_timeout()
 --
--- Lets a caller choose how long a function waits for locks: SET penstock.lock_timeout = '2s'. The calling function
--- declares SET lock_timeout itself, so the caller's own value comes back when it returns.
+-- Applies the caller's lock timeout: SET penstock.lock_timeout = '2s'. The calling function declares SET lock_timeout
+-- itself, so the caller's own value is restored when it returns.
 --
 -- Returns: nothing.
 -- Calls: nothing. Tables: none.

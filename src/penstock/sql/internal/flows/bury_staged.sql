@@ -1,12 +1,13 @@
 -- penstock.bury_staged(stage_ids)
 --
--- Makes dead letters of messages, each with a copy of the message: the one that lies with it, where a task brought one
--- along, or else from the log. One that retention has dropped meanwhile, and of which nobody has a copy, leaves none.
+-- Makes dead letters of staged messages, each with a copy of the message: the one that a task staged with it, or else
+-- the one in the log. A message that retention has dropped, and of which there is no copy, leaves no dead letter.
 --
--- Parameters: stage_ids - whose rows of staged_dead_letters; of the same message, the first counts, with all the rows
--- that it failed with.
--- Returns: how many dead letters were made.
--- Calls: segment_slices, unpack. Tables: staged_dead_letters, partitions, consumer_groups (read), dead_letters (insert).
+-- Parameters: stage_ids - whose rows of staged_dead_letters; if a message is staged several times, the first one
+-- counts, with all the rows that it failed with.
+-- Returns: the number of dead letters.
+-- Calls: segment_slices, unpack. Tables: staged_dead_letters, partitions, consumer_groups (read), dead_letters
+-- (insert).
 CREATE OR REPLACE FUNCTION penstock.bury_staged(stage_ids bigint[])
 RETURNS bigint
 LANGUAGE sql

@@ -1,6 +1,7 @@
 -- penstock.bury(claim, failing, error, reason, traceback)
 --
--- Keeps a copy of a message that exhausted its attempts. A message that retention has dropped meanwhile leaves none.
+-- Makes a dead letter: a copy of a message whose attempts are used up. A message that retention has dropped leaves
+-- none.
 --
 -- Parameters: as in fail_claim.
 -- Returns: nothing.

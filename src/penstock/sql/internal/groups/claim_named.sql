@@ -1,6 +1,6 @@
 -- penstock.claim_named(reader, queue, wanted, mode, priorities, settings, …)
 --
--- Claims a partition by name, if it is in the ready list: pop_claims for whoever wants that one only.
+-- Claims a partition by name, if it is in the ready list; pop_claims calls it for a pop that names a partition.
 --
 -- Parameters: the group, the queue, the partition's name, the group's mode, the queue's priorities, then those of
 -- pop_claims.
@@ -33,10 +33,10 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     target bigint := (SELECT p.partition_id FROM penstock.partitions p WHERE p.queue_id = queue AND p.name = wanted);
-    place  bigint;
-    line   penstock.ready;
+    seq_of bigint;
+    entry  penstock.ready;
 BEGIN
-    -- Level 0: a place taken out of turn says nothing about the ready list before it.
+    -- Level 0: an entry taken out of order says nothing about those before it.
     WHILE mode = 'shared' LOOP
         -- Ranges that came back first, then the frontier.
         DELETE FROM penstock.ready y
@@ -47,43 +47,43 @@ BEGIN
             LIMIT 1
             FOR UPDATE SKIP LOCKED
         )
-        RETURNING y.* INTO line;
+        RETURNING y.* INTO entry;
         EXIT WHEN NOT FOUND;
         RETURN QUERY SELECT * FROM penstock.claim_range(
-            line, 0, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+            entry, 0, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
         );
         IF FOUND THEN
             RETURN; -- else retention has dropped the range
         END IF;
     END LOOP;
-    SELECT j.ready_seq INTO place
+    SELECT j.ready_seq INTO seq_of
     FROM (
         SELECT j.state, j.ready_seq FROM penstock.newest_state(reader, target) j
     ) j
     WHERE j.state = 'r';
     DELETE FROM penstock.ready y
     WHERE y.ctid = (
-        -- Level by level: for a list of them PostgreSQL 15 may go through the whole line.
+        -- Level by level: for a list of them PostgreSQL 15 may read the whole ready list.
         SELECT y.ctid
         FROM unnest(priorities) l (level)
         CROSS JOIN LATERAL (
             SELECT y.ctid FROM penstock.ready y
-            WHERE y.group_id = reader AND y.priority = l.level AND y.seq = place
+            WHERE y.group_id = reader AND y.priority = l.level AND y.seq = seq_of
             LIMIT 1
             FOR UPDATE SKIP LOCKED
         ) y
     )
-    RETURNING y.* INTO line;
-    IF line.seq IS NULL THEN
+    RETURNING y.* INTO entry;
+    IF entry.seq IS NULL THEN
         RETURN;
     END IF;
     IF mode = 'ordered' THEN
         RETURN QUERY SELECT * FROM penstock.claim_partition(
-            reader, target, wanted, 0, line.seq, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+            reader, target, wanted, 0, entry.seq, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
         );
     ELSE
         RETURN QUERY SELECT * FROM penstock.claim_range(
-            line, 0, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+            entry, 0, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
         );
     END IF;
 END

@@ -1,9 +1,9 @@
 -- penstock.consumed_to(target)
 --
--- How far every group has read a partition: all below is done for all of them.
+-- Returns the offset below which every group has read a partition.
 --
 -- Parameters: target - the partition.
--- Returns: the offset; the largest there is when no group reads it.
+-- Returns: the offset; the largest bigint if no group reads it.
 -- Calls: offset_at. Tables: partitions, consumer_groups, journal, claims, ready (read).
 CREATE OR REPLACE FUNCTION penstock.consumed_to(target bigint)
 RETURNS bigint
@@ -11,7 +11,7 @@ LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(min(CASE
         WHEN j.committed IS NOT NULL THEN j.committed
-        -- Not taken up yet: nothing is read of what the group wants, which is what `lag` counts.
+        -- Not enrolled yet: nothing is read of the messages that `lag` counts.
         WHEN g.subscription = 'all' THEN 0
         ELSE penstock.offset_at(
             p.partition_id, CASE WHEN g.subscription = 'new' THEN g.created_at ELSE g.from_time END

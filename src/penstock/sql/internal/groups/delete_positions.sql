@@ -1,10 +1,10 @@
 -- penstock.delete_positions(target_groups, targets)
 --
--- Deletes what groups know of partitions: positions, ready list entries, and claims, which thereby lose their lease. Waits
--- for whoever is changing them, and goes on until nothing is left: what such a transaction leaves in place of what it
--- ends cannot be seen before it has committed. The caller keeps others from beginning anew.
+-- Deletes the positions, ready list entries and claims of groups in partitions; the claims lose their lease. Waits
+-- for transactions that are changing them, and repeats until nothing is left, because what such a transaction inserts
+-- cannot be seen before it commits. The caller prevents new ones.
 --
--- Parameters: target_groups - group ids; targets - partition ids, null for all of these groups.
+-- Parameters: target_groups - group ids; targets - partition ids, null for all partitions.
 -- Returns: nothing.
 -- Calls: nothing. Tables: journal, ready, claims, skips, beginnings (delete).
 CREATE OR REPLACE FUNCTION penstock.delete_positions(target_groups integer[], targets bigint[])
@@ -17,7 +17,7 @@ BEGIN
     DELETE FROM penstock.beginnings b
     WHERE b.group_id = ANY (target_groups) AND (targets IS NULL OR b.partition_id = ANY (targets));
     LOOP
-        -- The ready list has no index by partition, and the journal knows the places.
+        -- The ready list has no index by partition; the journal has the sequence numbers of its entries.
         WITH gone AS (
             DELETE FROM penstock.journal j
             WHERE j.group_id = ANY (target_groups) AND (targets IS NULL OR j.partition_id = ANY (targets))

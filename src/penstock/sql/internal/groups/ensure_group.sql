@@ -1,6 +1,6 @@
 -- penstock.ensure_group(queue_name, group_name)
 --
--- Looks up a group, or creates it for whoever uses it first; two who do so at once get the same one.
+-- Looks up a group, or creates it on first use; two callers at the same time get the same group.
 --
 -- Parameters: the names.
 -- Returns: the group's id.

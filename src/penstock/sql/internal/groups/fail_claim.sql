@@ -1,14 +1,15 @@
 -- penstock.fail_claim(before, failed_offset, error, reason, wait, traceback)
 --
--- Ends a claim that failed: by a nack or because its lease expired. Where the failing message is known, it alone pays: it
--- comes again by itself, or becomes a dead letter when its attempts are used up, and for those behind it, which were not
--- reached, this delivery does not count. Where it is not known, the delivery counts for all messages of the claim, and they
--- are delivered one by one from now on, so that only the one that fails is ever buried and its neighbours survive.
+-- Ends a claim that failed, by a nack or because its lease expired. If the failing message is known, only that one is
+-- affected: it is delivered again alone, or becomes a dead letter if its attempts are used up; for the messages
+-- behind it, which were not reached, this delivery does not count. If it is not known, the delivery counts for all
+-- messages of the claim, and they are delivered one by one from now on, so that only the failing one becomes a dead
+-- letter.
 --
--- Parameters: before - the claim, whose row the caller has locked and looked at again; failed_offset - the message
--- that failed, if known (those before it are done); error - what the handler said; reason - what to group dead
--- letters by; wait - seconds until the next attempt, null for the backoff; traceback - for the dead letter.
--- Returns: whether a message was buried.
+-- Parameters: before - the claim, whose row the caller has locked and read again; failed_offset - the message that
+-- failed, if known (those before it are done); error - the handler's error; reason - by which dead letters are
+-- grouped; wait - seconds until the next attempt, null for the backoff; traceback - for the dead letter.
+-- Returns: whether there is a new dead letter.
 -- Calls: append_state, bury. Tables: queues, consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.fail_claim(
     before penstock.journal, failed_offset bigint, error text, reason text, wait float8,

@@ -1,12 +1,13 @@
 -- penstock.fail_range(held, failed_offset, error, reason, wait, traceback)
 --
--- Ends a range of a shared group that failed: by a nack or because its lease expired. Where the failing message is known,
--- it alone pays: it comes again by itself, or becomes a dead letter when its attempts are used up, and for those behind it,
--- which were not reached, this delivery does not count. Where it is not known, the delivery counts for all of the range,
--- which stays one row: whoever takes it takes one message off it, so that only the one that fails is ever buried.
+-- Ends a range of a shared group that failed, by a nack or because its lease expired. If the failing message is
+-- known, only that one is affected: it is delivered again alone, or becomes a dead letter if its attempts are used
+-- up; for the messages behind it, which were not reached, this delivery does not count. If it is not known, the
+-- delivery counts for all messages of the range. The range stays one row, from which pops take one message at a time,
+-- so that only the failing one becomes a dead letter.
 --
 -- Parameters: held - the range, whose row the caller has deleted; the others as in fail_claim.
--- Returns: whether a message was buried.
+-- Returns: whether there is a new dead letter.
 -- Calls: bury, offer_range. Tables: queues, consumer_groups (read), claims (insert).
 CREATE OR REPLACE FUNCTION penstock.fail_range(
     held penstock.claims, failed_offset bigint, error text, reason text, wait float8,

@@ -1,12 +1,11 @@
 -- penstock.group_work(target_group)
 --
--- The partitions of a group that are not idle: in the ready list, claimed, waiting for a timer, not taken up yet, or pushed to while
--- the sweep has not woken the group. Idle ones have no lag by definition, so this is all there is to look at for lag, depth
--- and what is pending.
+-- Returns the partitions of a group that are not idle: in the ready list, claimed, waiting for a timer, not enrolled
+-- yet, or with a late wake-up. Idle partitions have no lag, so lag, depth and pending messages follow from these.
 --
 -- Parameters: target_group.
--- Returns: a row per such partition with its newest journal row's words and its head.
--- Calls: partition_span, offset_at, newest_state. Tables: ready, journal, claims, segments, partitions, doorbells,
+-- Returns: a row per such partition with its newest journal row and its head.
+-- Calls: partition_span, offset_at, newest_state. Tables: ready, journal, claims, segments, partitions, late_wakeups,
 -- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.group_work(target_group integer)
 RETURNS TABLE (
@@ -18,11 +17,11 @@ AS $$
         SELECT y.partition_id FROM penstock.ready y WHERE y.group_id = target_group AND y.lo IS NULL
         UNION
         SELECT j.partition_id FROM penstock.journal j WHERE j.due_at IS NOT NULL AND j.group_id = target_group
-    ), rung AS (
+    ), late AS (
         -- Pushed to by somebody who could not see the state of the groups; the sweep has not been here yet.
-        SELECT DISTINCT d.partition_id
-        FROM penstock.doorbells d
-        JOIN penstock.partitions p ON p.partition_id = d.partition_id
+        SELECT DISTINCT w.partition_id
+        FROM penstock.late_wakeups w
+        JOIN penstock.partitions p ON p.partition_id = w.partition_id
         JOIN penstock.consumer_groups g ON g.queue_id = p.queue_id AND (p.lane_of IS NULL OR p.lane_of = g.group_id)
         WHERE g.group_id = target_group
     )
@@ -30,7 +29,7 @@ AS $$
         t.partition_id, j.state, greatest(j.committed, s.floor_offset), j.claimed_to, s.head_offset,
         -- A renewal is no new claim.
         coalesce(j.claimed_at, j.at)
-    FROM (SELECT t.partition_id FROM touched t UNION SELECT r.partition_id FROM rung r) t
+    FROM (SELECT t.partition_id FROM touched t UNION SELECT l.partition_id FROM late l) t
     CROSS JOIN LATERAL penstock.newest_state(target_group, t.partition_id) j
     CROSS JOIN LATERAL penstock.partition_span(t.partition_id) s
     WHERE j.state <> 'i' OR s.head_offset > j.committed
@@ -60,7 +59,7 @@ AS $$
     JOIN penstock.partitions p ON p.queue_id = g.queue_id AND p.lane_of IS NULL
         AND (
             p.partition_id > CASE WHEN g.enrol_again THEN 0 ELSE g.enrolled_to END
-            OR p.partition_id IN (SELECT r.partition_id FROM rung r)
+            OR p.partition_id IN (SELECT l.partition_id FROM late l)
         )
     CROSS JOIN LATERAL penstock.partition_span(p.partition_id) s
     CROSS JOIN LATERAL (

@@ -1,7 +1,7 @@
 -- penstock.lock_leases(group_ids, partition_ids, lease_ids)
 --
--- Locks all that is left of claims of shared groups, in a fixed order. The holder alone may end them or change them,
--- after looking, in a statement of its own, what there is.
+-- Locks all rows of claims of shared groups, in a fixed order. Only the holder may end or change them, after reading
+-- them again in a statement of its own.
 --
 -- Parameters: parallel arrays.
 -- Returns: nothing.
@@ -27,7 +27,7 @@ BEGIN
             FOR UPDATE
         ) c;
         GET DIAGNOSTICS locked = ROW_COUNT;
-        -- Whoever held a lock before us may have acknowledged a part and left others in its place.
+        -- The holder of the lock before us may have acknowledged a part and inserted the rest.
         EXIT WHEN locked = (
             SELECT count(*) FROM (
                 SELECT DISTINCT u.group_id, u.partition_id, u.lease_id

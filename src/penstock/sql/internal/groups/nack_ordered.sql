@@ -1,8 +1,8 @@
 -- penstock.nack_ordered(group_id, partition_id, lease_id, failed_offset, error, reason, wait, traceback)
 --
--- Ends a claim of an ordered group that failed; see nack_claim.
+-- Ends a failed claim of an ordered group; see nack_claim.
 --
--- Parameters: as in nack_claim, with the reason filled in.
+-- Parameters: as in nack_claim; reason is not null.
 -- Returns: 'retry' or 'dead letter'; null when the lease is not live.
 -- Calls: live_claim, fail_claim. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.nack_ordered(

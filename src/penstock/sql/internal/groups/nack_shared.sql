@@ -1,8 +1,8 @@
 -- penstock.nack_shared(group_id, partition_id, lease_id, failed_offset, error, reason, wait, traceback)
 --
--- Ends a claim of a shared group that failed; see nack_claim.
+-- Ends a failed claim of a shared group; see nack_claim.
 --
--- Parameters: as in nack_claim, with the reason filled in.
+-- Parameters: as in nack_claim; reason is not null.
 -- Returns: 'retry' or 'dead letter'; null when the lease is not live.
 -- Calls: lock_leases, fail_range, offer_range. Tables: claims (read, delete).
 CREATE OR REPLACE FUNCTION penstock.nack_shared(

@@ -1,8 +1,9 @@
 -- penstock.offer_range(held, from_offset, to_offset, attempt, first_error, last_error)
 --
--- Puts a range of a shared group back in the ready list, as one place. One with attempts is given out a message at a time.
+-- Puts a range of a shared group back in the ready list, as one entry. A range with attempts is delivered one message
+-- at a time.
 --
--- Parameters: held - the claim that the range was part of; the others - what the ready list entry says.
+-- Parameters: held - the claim that the range was part of; the others - the columns of the entry.
 -- Returns: nothing.
 -- Calls: nothing. Tables: partitions (read), ready (insert).
 CREATE OR REPLACE FUNCTION penstock.offer_range(

@@ -1,7 +1,7 @@
 -- penstock.release_shared(group_id, partition_id, lease_id)
 --
--- Ends a claim of a shared group without counting an attempt; see release_claim. With no lease id it ends every claim of
--- the partition.
+-- Ends a claim of a shared group without counting an attempt; see release_claim. With no lease id it ends every claim
+-- of the partition.
 --
 -- Parameters: as in release_claim.
 -- Returns: whether there was such a claim.
@@ -29,8 +29,8 @@ BEGIN
         DELETE FROM penstock.claims c
         WHERE c.group_id = release_shared.group_id AND c.partition_id = release_shared.partition_id
           AND c.lease_id = ANY (leases)
-          -- A lease that has ended is the sweep's, which counts the attempt: else a worker that is always too late would
-          -- get the same messages for ever.
+          -- A lease that has ended is the sweep's, which counts the attempt: else a worker that is always too late
+          -- would get the same messages for ever.
           AND (release_shared.lease_id IS NULL OR c.due_at > clock_timestamp())
         RETURNING c.*
     LOOP

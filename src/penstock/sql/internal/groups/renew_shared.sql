@@ -1,6 +1,6 @@
 -- penstock.renew_shared(group_ids, partition_ids, lease_ids, lease_time)
 --
--- Gives claims of shared groups a new deadline; see renew_claims.
+-- Extends the leases of claims of shared groups; see renew_claims.
 --
 -- Parameters: as in renew_claims.
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.

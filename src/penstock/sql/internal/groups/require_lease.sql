@@ -1,6 +1,6 @@
 -- penstock.require_lease(live)
 --
--- Says that a lease was not live.
+-- Raises an error unless a lease was live.
 --
 -- Parameters: live - whether it was.
 -- Returns: nothing; raises object_not_in_prerequisite_state.

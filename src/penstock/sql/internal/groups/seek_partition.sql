@@ -1,7 +1,7 @@
 -- penstock.seek_partition(seeking, target, to_offset, to_time, to_end, preview)
 --
--- Moves a group to another position in one partition. To be the one who may append, whatever the state is, it takes the
--- partition's lock, then that of the newest journal row, then the ready list entry; it waits for none of them.
+-- Moves a group to another position in one partition. To be allowed to append in any state, it takes the partition's
+-- lock, the lock of the newest journal row, and the ready list entry; it waits for none of them.
 --
 -- Parameters: those of seek_partitions.
 -- Returns: 'moved', 'there' or 'busy', the positions, and whether a claim lost its lease.

@@ -1,9 +1,9 @@
 -- penstock.take_dead_letters(queue_name, group_name, wanted_reason, wanted_ids, max_rows)
 --
--- Removes a chunk of dead letters, oldest first, of 64 MiB or one. Two who take at once get different ones.
+-- Deletes a chunk of dead letters, oldest first, of at most 64 MiB, or one. Concurrent callers get different ones.
 --
--- Parameters: group_name, wanted_reason, wanted_ids - null for all; max_rows - how many.
--- Returns: what was removed.
+-- Parameters: group_name, wanted_reason, wanted_ids - null for all; max_rows - the largest number.
+-- Returns: the deleted rows.
 -- Calls: find_queue. Tables: dead_letters (delete), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.take_dead_letters(
     queue_name text, group_name text, wanted_reason text, wanted_ids bigint[], max_rows integer

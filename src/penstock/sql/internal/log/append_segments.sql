@@ -1,13 +1,13 @@
 -- penstock.append_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
 --
--- Numbers segments and writes them. The caller has checked them (require_segments), holds the locks of all the
--- partitions, and calls this in a statement of its own, so that the newest segment seen here is the newest there is.
--- Offsets are worked out on the counts alone: the payload goes from the arguments to the table and through no sort.
+-- Assigns offsets to segments and writes them. The caller has checked them (require_segments), holds the locks of all
+-- the partitions, and calls this in a statement of its own, so that it sees the newest segment. Offsets are computed
+-- from the counts alone: the payload is not sorted.
 --
 -- Parameters: targets - a partition id per segment; the others as in push_segments.
--- Returns: one row per segment, in the order given. Times never go back within a partition.
+-- Returns: one row per segment, in the order given. Times never decrease within a partition.
 -- Calls: refuse_full, offset_limit, packed_bytes, compresses, wake_partitions, newest_segment. Tables: queues,
--- partitions (read), segments, doorbells (insert).
+-- partitions (read), segments, late_wakeups (insert).
 CREATE OR REPLACE FUNCTION penstock.append_segments(
     targets     bigint[],
     counts      integer[],
@@ -73,7 +73,7 @@ BEGIN
         ) t;
     ELSE
         -- This snapshot may show an old state of the groups. The sweep looks at a new one.
-        INSERT INTO penstock.doorbells (partition_id, base_offset)
+        INSERT INTO penstock.late_wakeups (partition_id, base_offset)
         SELECT u.target, min(u.base_offset) FROM unnest(targets, offsets) u (target, base_offset) GROUP BY u.target;
     END IF;
     RETURN QUERY SELECT * FROM unnest(targets, offsets, counts, times);

@@ -1,10 +1,11 @@
 -- penstock.begin_partition(target_group, target, base_offset, moment)
 --
--- Says where a group that does not read all there is begins in a partition, and notes it for `verify`: at the first message
--- from its moment on, or at the one that is being pushed. That one need not be the first: the pushes of others may not
--- have known of the group, or may have left a doorbell that was not answered yet.
+-- Returns where a group with a subscription other than 'all' begins in a partition, and records it for `verify`: at
+-- the first message that is not older than `moment`, or at the one that is being pushed. That one need not be the
+-- first: other pushes may not have seen the group, or may have left a late wake-up that has not fired.
 --
--- Parameters: base_offset - the first offset that is being pushed, null for none; moment - from when on the group reads.
+-- Parameters: base_offset - the first offset that is being pushed, null for none; moment - the start of the
+-- subscription.
 -- Returns: the offset.
 -- Calls: offset_at. Tables: beginnings (insert).
 CREATE OR REPLACE FUNCTION penstock.begin_partition(

@@ -1,10 +1,11 @@
 -- penstock.column_starts(firsts, data, ends)
 --
--- Where the segments of a column begin that lie end to end in it.
+-- Returns where segments begin in a column that has all of them, one after the other.
 --
--- Parameters: firsts - the first message of each segment, and how many there are; data - the values; ends - where each
--- value ends, counted anew from 0 in every segment.
--- Returns: where each segment begins in data, and where the last one ends; null for no column. Raises unless that is all.
+-- Parameters: firsts - the index of the first message of each segment, and the number of messages; data - the values;
+-- ends - where each value ends, counted from 0 in every segment.
+-- Returns: where each segment begins in data, and where the last one ends; null for no column. Raises if the ends do
+-- not fit the data.
 -- Calls: int32_at. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.column_starts(firsts integer[], data bytea, ends bytea)
 RETURNS integer[]

@@ -1,7 +1,7 @@
 -- penstock.compresses(choice)
 --
--- Says whether a queue's values go to the compressed column. pglz halves the speed of writing, so `auto` means
--- lz4 or nothing.
+-- Returns whether a queue's values are stored in the compressed column. pglz halves the speed of writing, so `auto`
+-- means lz4 or none.
 --
 -- Parameters: choice - the queue's setting `compression`.
 -- Returns: true for the compressed column.

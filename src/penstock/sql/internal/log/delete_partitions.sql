@@ -1,12 +1,12 @@
 -- penstock.delete_partitions(targets)
 --
--- Deletes partitions with all that belongs to them. The one place that knows what belongs to a partition. Dead
--- letters stay: they hold copies of their own, and go with their queue.
+-- Deletes partitions with all their rows in other tables; no other function knows which those are. Dead letters stay:
+-- they have copies of their messages and are deleted with their queue.
 --
 -- Parameters: targets - partition ids.
--- Returns: how many messages went with them.
+-- Returns: the number of messages deleted.
 -- Calls: partition_span, forget_pushes, delete_positions. Tables: partitions (lock, delete), segments, trimmed,
--- doorbells, archived (delete), deleted_partitions (insert), consumer_groups (read).
+-- late_wakeups, archived (delete), deleted_partitions (insert), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.delete_partitions(targets bigint[])
 RETURNS bigint
 LANGUAGE plpgsql
@@ -18,7 +18,7 @@ BEGIN
     SELECT coalesce(sum(s.head_offset - s.floor_offset), 0) INTO messages
     FROM unnest(targets) t (partition_id)
     CROSS JOIN LATERAL penstock.partition_span(t.partition_id) s;
-    -- For readers with positions of their own, which must tell what they had read to the end from what was lost.
+    -- For readers with positions of their own, which must know whether they had read the partition to the end.
     INSERT INTO penstock.deleted_partitions (partition_id, head_offset)
     SELECT t.partition_id, s.head_offset
     FROM unnest(targets) t (partition_id)
@@ -29,7 +29,7 @@ BEGIN
     );
     DELETE FROM penstock.segments s WHERE s.partition_id = ANY (targets);
     DELETE FROM penstock.trimmed t WHERE t.partition_id = ANY (targets);
-    DELETE FROM penstock.doorbells d WHERE d.partition_id = ANY (targets);
+    DELETE FROM penstock.late_wakeups w WHERE w.partition_id = ANY (targets);
     -- The files stay where they are; they are somebody's copy.
     DELETE FROM penstock.archived a WHERE a.partition_id = ANY (targets);
     PERFORM penstock.forget_pushes(targets);

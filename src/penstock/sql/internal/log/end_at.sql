@@ -1,10 +1,10 @@
 -- penstock.end_at(packed, index, length)
 --
--- int32_at for queries that seldom need it: PostgreSQL writes int32_at out wherever it is called, and preparing that
--- costs more than the rest of the query. No push looks at each end, so one may lie outside its column: it is moved to the
--- column's beginning or end.
+-- Does what int32_at does, for queries that seldom need it: PostgreSQL inlines int32_at wherever it is called, and
+-- planning that costs more than the rest of the query. Pushes do not check each end, so one may be outside its
+-- column: it is moved to the column's beginning or end.
 --
--- Parameters: packed - little-endian int32 end to end; index - which of them, from 0; below 0 is 0; length - of the column.
+-- Parameters: packed - little-endian int32 numbers; index - from 0; below 0 reads as 0; length - of the column.
 -- Returns: the number, from 0 to length.
 -- Calls: int32_at. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.end_at(packed bytea, index integer, length integer)

@@ -1,7 +1,7 @@
 -- penstock.ensure_partitions(queue_names, partition_names)
 --
--- Creates the queues and partitions of a push that do not exist yet. Names are taken in sorted order, so that
--- two callers who create the same ones wait for each other and never deadlock.
+-- Creates the queues and partitions of a push that do not exist yet, in sorted order, so that two callers who create
+-- the same ones wait for each other and never deadlock.
 --
 -- Parameters: parallel arrays; pairs may repeat.
 -- Returns: nothing.
@@ -11,7 +11,7 @@ RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    -- The commonest mistake, a variable that is empty, is told apart: which argument was it?
+    -- The commonest mistake is an empty variable, so the error says which argument it was.
     IF '' = ANY (queue_names) OR '' = ANY (partition_names) THEN
         RAISE EXCEPTION '% is empty, and a name must have 1 to 255 bytes',
             CASE WHEN '' = ANY (queue_names) THEN 'queue' ELSE 'partition' END

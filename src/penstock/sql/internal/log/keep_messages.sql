@@ -1,9 +1,9 @@
 -- penstock.keep_messages(count, body, ends, keys, key_ends, headers, header_ends, dropped)
 --
--- Packs a segment anew without some of its messages.
+-- Packs a segment again without some of its messages.
 --
--- Parameters: a packed segment; dropped - the positions that go, from 0; null keeps it as it is.
--- Returns: the segment, packed; of an emptied one the count is 0.
+-- Parameters: a packed segment; dropped - the positions to leave out, from 0; null keeps it as it is.
+-- Returns: the packed segment; count is 0 if no message is left.
 -- Calls: end_at, int32_pack, null_flags. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.keep_messages(
     INOUT count integer, INOUT body bytea, INOUT ends bytea, INOUT keys bytea, INOUT key_ends bytea,

@@ -1,11 +1,11 @@
 -- penstock.lock_partitions(queue_names, partition_names, numbered)
 --
--- Finds the partitions of a push, creates those that do not exist yet, and takes the locks that keep them as they are
--- until the transaction ends: each partition's own (in the order of ids, so that two callers never deadlock), then a
--- shared one of each queue, which keeps a group from coming into being that would not know of these messages.
+-- Finds the partitions of a push, creates those that do not exist yet, and takes the locks that a push needs until
+-- its transaction ends: that of each partition (in the order of ids, so that two callers never deadlock), then a
+-- shared one of each queue, so that no group is created that would not see these messages.
 --
--- Parameters: parallel arrays; numbered - whether the entry's partition is to be appended to. Where it is not, its
--- lock only keeps it from being deleted, and holds up nobody else. Null stands for all of them.
+-- Parameters: parallel arrays; numbered - whether messages are appended to the partition of the entry. If not, its
+-- lock only keeps it from being deleted, and blocks nobody else. Null: to all of them.
 -- Returns: the partition id of each entry.
 -- Calls: ensure_partitions, queue_lock_class. Tables: queues (read), partitions (lock).
 CREATE OR REPLACE FUNCTION penstock.lock_partitions(
@@ -55,7 +55,7 @@ BEGIN
             ORDER BY p.partition_id
             FOR NO KEY UPDATE;
         END IF;
-        -- Fewer rows than partitions: one was deleted while we waited for its lock. It begins anew.
+        -- Fewer rows than partitions: one was deleted while we waited for its lock. Look again.
         EXIT WHEN locked = (SELECT count(DISTINCT t) FROM unnest(targets) t);
     END LOOP;
 

@@ -1,8 +1,8 @@
 -- penstock.newest_segment(of_partition)
 --
--- Returns the newest segment of a partition, whose end is the head: the next offset. PostgreSQL inlines it, so it costs
--- what the query costs; do not give it options that prevent that (STRICT, SET, SECURITY DEFINER). Views cannot call it: a
--- view's functions run as its reader, who may not see the table.
+-- Returns the newest segment of a partition, whose end is the head: the next offset. PostgreSQL inlines it, so it
+-- costs what the query costs; do not give it options that prevent that (STRICT, SET, SECURITY DEFINER). Views cannot
+-- call it: a view's functions run as its reader, who may not see the table.
 --
 -- Parameters: the id of the partition.
 -- Returns: one row, or none where nothing was ever pushed; created_at is the time of the newest message.

@@ -1,7 +1,7 @@
 -- penstock.offset_at(partition_id, moment)
 --
--- Finds where a moment lies in a partition. Times never go back within one, so this is a binary search over
--- offsets with one index probe a step; it needs no index on time.
+-- Finds a time in a partition. Times never decrease within one, so this is a binary search over offsets with one
+-- index probe per step; it needs no index on time.
 --
 -- Parameters: partition_id, moment.
 -- Returns: the first offset whose message is not older than moment; the head when all are older.
@@ -18,7 +18,8 @@ DECLARE
     segment record;
 BEGIN
     SELECT s.floor_offset, s.head_offset INTO low, high FROM penstock.partition_span(offset_at.partition_id) s;
-    -- All segments that end at or before `low` are too old; the answer lies in the segment that begins at `high`, if any.
+    -- All segments that end at or before `low` are too old; the answer lies in the segment that begins at `high`, if
+    -- any.
     WHILE low < high LOOP
         SELECT s.base_offset, s.count, s.created_at INTO segment
         FROM penstock.segments s

@@ -1,7 +1,8 @@
 -- penstock.offset_limit()
 --
--- How many messages a partition can have in all its life: a message id has 42 bits for the offset.
+-- Returns the largest number of messages that a partition can ever have: a message id has 42 bits for the offset.
 --
+-- Parameters: none.
 -- Returns: a constant.
 -- Calls: nothing. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.offset_limit()

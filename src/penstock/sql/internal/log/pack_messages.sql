@@ -1,9 +1,10 @@
 -- penstock.pack_messages(messages, partition_name, keys, headers, dedupe_ids, spread)
 --
--- Packs messages as segments, for callers who give a plain array: each partition's together, in the order given.
+-- Packs a plain array of messages into segments, one per partition, in the order given.
 --
 -- Parameters: as in push; spread - the queue's setting.
--- Returns: one row per segment: its partition's name, the packed columns, and the positions its messages had, from 1.
+-- Returns: one row per segment: the name of its partition, the packed columns, and the positions of its messages,
+-- from 1.
 -- Calls: partition_for_key, int32_pack. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.pack_messages(
     messages bytea[], partition_name text, message_keys text[], message_headers jsonb[], dedupe_ids text[], spread integer

@@ -1,6 +1,6 @@
 -- penstock.packed_bytes(body, keys, headers)
 --
--- The size of a segment as readers and retention count it.
+-- Returns the size of a segment as readers and retention count it.
 --
 -- Parameters: the packed columns, null where unused.
 -- Returns: bytes.

@@ -1,7 +1,7 @@
 -- penstock.partition_for_key(key, spread)
 --
--- Picks the partition of a message that has a key and names no partition: the first four bytes of the key's
--- SHA-256, modulo the queue's spread. The same key goes to the same partition for ever, from every client.
+-- Selects the partition of a message that has a key and no partition: the first four bytes of the key's SHA-256,
+-- modulo the queue's spread. The same key always selects the same partition, in every client.
 --
 -- Parameters: key - the message's key; spread - the queue's setting.
 -- Returns: the partition's name, '0' to spread - 1.

@@ -1,10 +1,10 @@
 -- penstock.partition_span(partition_id)
 --
--- The positions of a partition, each by one probe of the index: floor (all below is dropped) and head (the next
--- offset), with the time of the newest message.
+-- Returns the positions of a partition, with one index probe for each: floor (all messages below are dropped) and
+-- head (the next offset), and the time of the newest message.
 --
 -- Parameters: partition_id.
--- Returns: one row; zeros and nulls for a partition that never had a message.
+-- Returns: one row; zeros and a null time for a partition that never had a message.
 -- Calls: newest_segment. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.partition_span(partition_id bigint)
 RETURNS TABLE (floor_offset bigint, head_offset bigint, newest_at timestamptz)

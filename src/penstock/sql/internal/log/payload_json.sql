@@ -1,8 +1,8 @@
 -- penstock.payload_json(payload)
 --
--- A message's value as JSON can carry it: `payload` where it is JSON itself, `payloadText` where it is any other text,
--- and `payloadBase64` where it is neither. A payload that is null says that the value is: the text null, which is JSON
--- too, is in `payloadText`.
+-- Returns the value of a message in a form that fits into JSON: `payload` if it is JSON itself, `payloadText` if it
+-- is any other text, and `payloadBase64` if it is neither. A null value is a null `payload`; the text null, which is
+-- also JSON, is in `payloadText`.
 --
 -- Parameters: payload - the value, or null.
 -- Returns: an object with one of the three.

@@ -1,6 +1,6 @@
 -- penstock.require_messages(messages, keys, headers, dedupe_ids)
 --
--- Refuses messages that push cannot take, before anything is written.
+-- Raises an error if push cannot take the messages, before anything is written.
 --
 -- Parameters: as in push.
 -- Returns: nothing; raises invalid_parameter_value.

@@ -1,8 +1,9 @@
 -- penstock.require_packed(queue_name, allowed, count, body, ends, keys, key_ends, headers, header_ends)
 --
--- Refuses a segment whose packing is broken or that holds a message over the queue's limit. Works per segment;
--- only a segment that is over the limit as a whole can hold a message that is, and only that one is looked into. A segment of
--- several messages holds 64 MiB at most, and keys and headers never more: who publishes or reads one holds it in memory.
+-- Raises an error if the packing of a segment is broken or if a message is over the queue's limit. The cost is per
+-- segment: only a segment that is over the limit as a whole can have a message that is, and only such a segment is
+-- checked message by message. A segment of several messages has 64 MiB at most, and keys and headers never more:
+-- whoever publishes or reads a segment holds it in memory.
 --
 -- Parameters: the queue and its max_message_bytes, then the packed columns.
 -- Returns: nothing; raises invalid_parameter_value or program_limit_exceeded.

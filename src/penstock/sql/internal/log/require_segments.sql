@@ -1,7 +1,7 @@
 -- penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
 --
--- Refuses segments that are not packed as they say, or have a message over their queue's limit. Asked when messages
--- are given: what was taken stays good, whatever becomes of the limit.
+-- Raises an error if a segment is not packed correctly or has a message over its queue's limit. Called when messages
+-- are pushed: a limit that is lowered later does not apply to them.
 --
 -- Parameters: targets - a partition id per segment; the others as in push_segments.
 -- Returns: nothing; raises what require_packed raises.

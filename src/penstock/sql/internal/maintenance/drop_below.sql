@@ -1,11 +1,11 @@
 -- penstock.drop_below(partition_id, cutoff, max_segments, low)
 --
--- Drops the oldest segments of a partition, whole segments only. The newest one stays as a stub that keeps its
--- place, so the head is never forgotten. Takes no lock that a push waits for.
+-- Drops the oldest segments of a partition, whole segments only. The newest one stays as a stub, so that the head is
+-- kept. Takes no lock that a push waits for.
 --
--- Parameters: cutoff - segments that end at or before this offset go; max_segments - how many at most; low - where to begin:
--- what the caller's transaction has dropped before would be passed over one by one.
--- Returns: how many segments and messages were dropped, and where the last of them ends.
+-- Parameters: cutoff - segments that end at or before this offset are dropped; max_segments - the largest number; low
+-- - where to begin: segments that the transaction has already dropped would be visited again one by one.
+-- Returns: the number of segments and messages dropped, and the end of the last one.
 -- Calls: newest_segment. Tables: segments (delete, update), trimmed (insert).
 CREATE OR REPLACE FUNCTION penstock.drop_below(
     partition_id bigint, cutoff bigint, max_segments integer, low bigint DEFAULT 0,

@@ -1,13 +1,13 @@
 -- penstock.merge_segments(partition_id, min_segments, since)
 --
 -- Merges a run of small segments into one, so that messages pushed one at a time read like a batch. Every message
--- keeps its time and id. The newest segment is left alone (pushes read it), a merged one is never merged again (so
--- each byte is rewritten at most once), and the result is an update of the first row, because an insert would look
+-- keeps its time and id. The newest segment is not merged (pushes read it), and a merged one is never merged again
+-- (so each byte is rewritten at most once). The result is an update of the first row, because an insert would look
 -- like a push.
 --
--- Parameters: min_segments - fewer are not worth it; since - up to when this was called before until there was nothing
--- to do: what is older, and lies below what cannot be merged, is not looked at again.
--- Returns: how many segments became one; 0 when there is nothing to do.
+-- Parameters: min_segments - the smallest number to merge; since - when a call last found nothing more to merge:
+-- older segments below one that cannot be merged are not checked again.
+-- Returns: the number of segments merged into one; 0 if there is nothing to do.
 -- Calls: end_at, int32_pack, null_flags, newest_segment. Tables: segments (lock, update, delete).
 CREATE OR REPLACE FUNCTION penstock.merge_segments(
     partition_id bigint, min_segments integer DEFAULT 64, since timestamptz DEFAULT '-infinity'

@@ -1,12 +1,12 @@
 -- penstock.retain_partition(partition_id, settings, until)
 --
--- Drops what a queue's retention says: whole segments older than retention_time, and the oldest ones of a
--- partition that holds more than retention_bytes. What a group has still to read stays, unless the queue's
--- retention_rule is drop_and_count: then the group goes on at the floor and counts what it missed. So does what waits
--- for the archive. It goes on until nothing is left to drop, or time is up, so that no transaction is long.
+-- Applies a queue's retention to a partition: drops whole segments older than retention_time, and the oldest ones if
+-- the partition has more than retention_bytes. Messages that a group has not read stay, unless the queue's
+-- retention_rule is drop_and_count: then the group continues at the floor and counts what it missed. Messages that
+-- wait for the archive stay too. Ends when nothing is left to drop, or at `until`, so that no transaction is long.
 --
--- Parameters: settings - the queue's; until - when to stop after what is under way.
--- Returns: how many segments and messages were dropped, and whether that was all there is to drop.
+-- Parameters: settings - the queue's; until - when to stop.
+-- Returns: the number of segments and messages dropped, and whether that was all.
 -- Calls: offset_at, consumed_to, archive_bound, drop_below. Tables: segments (read).
 CREATE OR REPLACE FUNCTION penstock.retain_partition(
     partition_id bigint, settings jsonb, until timestamptz,

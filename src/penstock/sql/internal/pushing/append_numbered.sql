@@ -1,12 +1,12 @@
 -- penstock.append_numbered(targets, counts, bodies, ends, keys, key_ends, headers, header_ends)
 --
--- append_segments for callers of every isolation level. Above READ COMMITTED there is no new snapshot once the locks are
--- got; an offset that was taken meanwhile shows as a double key. Where that key was merged away or dropped since, so was
--- the newest segment of our snapshot, and locking it fails; where our snapshot has none at all, the partition is in
--- `trimmed`, whose key then shows double.
+-- Does what append_segments does, for callers of every isolation level. Above READ COMMITTED there is no new snapshot
+-- after the locks are taken; an offset that was taken meanwhile is a duplicate key. If the segment with that key was
+-- merged or dropped since, so was the newest segment of our snapshot, and locking it fails; if our snapshot has none
+-- at all, the partition is in `trimmed`, and the duplicate key is there.
 --
 -- Parameters: those of append_segments.
--- Returns: as append_segments; raises serialization_failure where somebody pushed after the snapshot.
+-- Returns: as append_segments; raises serialization_failure if somebody pushed after the snapshot.
 -- Calls: append_segments. Tables: segments (lock), trimmed (insert, delete).
 CREATE OR REPLACE FUNCTION penstock.append_numbered(
     targets     bigint[],

@@ -1,9 +1,9 @@
 -- penstock.forget_pushes(targets)
 --
--- Forgets what was scheduled for partitions, and which dedupe ids were seen there. The caller holds their locks.
+-- Deletes the scheduled messages and the dedupe ids of partitions. The caller holds their locks.
 --
 -- Parameters: targets - partition ids.
--- Returns: how many messages were scheduled.
+-- Returns: the number of scheduled messages deleted.
 -- Calls: nothing. Tables: scheduled, dedupe_ids (delete), partitions (read).
 CREATE OR REPLACE FUNCTION penstock.forget_pushes(targets bigint[])
 RETURNS bigint

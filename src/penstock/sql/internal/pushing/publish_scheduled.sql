@@ -1,13 +1,15 @@
 -- penstock.publish_scheduled(max_rows, since, soon, passing, only_id)
 --
--- Gives the scheduled messages that are due their offsets: deletes their rows and appends their segments, in order of
--- due time. Part of the sweep, so it never waits: what somebody cancels right now is passed over, and what is for a
--- partition that somebody has locked, or for a queue that gets a new group, comes next time.
+-- Publishes scheduled messages that are due: deletes their rows and appends their segments, in order of due time. It
+-- is part of the sweep and never waits: messages that are being cancelled, or whose partition is locked, or whose
+-- queue is getting a new group, are left to the next sweep.
 --
--- Parameters: max_rows - how many rows of `scheduled` to publish, about; since - those due before are left alone, as in
--- the sweep; soon - no later due time is looked for; passing - whether to pass over what was put off; only_id - null for all.
--- Returns: how many were published, whether that was all, and when the next one is due.
--- Calls: append_segments, queue_lock_class, is_put_off. Tables: scheduled (delete), partitions (lock), dedupe_ids (update).
+-- Parameters: max_rows - the approximate number of rows of `scheduled` to publish; since - those due before are left
+-- alone, as in the sweep; soon - no later due time is looked for; passing - whether to skip postponed ones; only_id -
+-- null for all.
+-- Returns: the number published, whether that was all, and when the next one is due.
+-- Calls: append_segments, queue_lock_class, is_put_off. Tables: scheduled (delete), partitions (lock), dedupe_ids
+-- (update).
 CREATE OR REPLACE FUNCTION penstock.publish_scheduled(
     max_rows integer, since timestamptz, soon timestamptz, passing boolean DEFAULT false, only_id bigint DEFAULT NULL,
     OUT published integer, OUT complete boolean, OUT next_due timestamptz
@@ -73,7 +75,7 @@ BEGIN
             );
             EXIT WHEN cardinality(locked) = cardinality(chunk.places) OR clock_timestamp() > look_until;
         END LOOP;
-        -- A group that is coming into being would not know of these messages: they come next time.
+        -- A group that is being created would not see these messages: they are left to the next sweep.
         quiet := ARRAY(
             SELECT q.queue_id
             FROM (SELECT DISTINCT p.queue_id FROM penstock.partitions p WHERE p.partition_id = ANY (locked)) q

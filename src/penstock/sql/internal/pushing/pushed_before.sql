@@ -1,9 +1,9 @@
 -- penstock.pushed_before(producer, sequence)
 --
--- What a push that comes again was answered the first time.
+-- Returns the answer to an earlier push with the same producer and sequence.
 --
 -- Parameters: those of push_segments.
--- Returns: one row per segment, in the order given; no row when it was not pushed before.
+-- Returns: one row per segment, in the order given; no row if there was no such push.
 -- Calls: nothing. Tables: producers (read).
 CREATE OR REPLACE FUNCTION penstock.pushed_before(producer uuid, sequence bigint)
 RETURNS TABLE (partition_id bigint, first_offset bigint, message_count integer, created_at timestamptz)

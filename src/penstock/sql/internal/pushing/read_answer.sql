@@ -1,6 +1,6 @@
 -- penstock.read_answer(answer)
 --
--- The answer of push_with_options as rows; it is kept as JSON, so that a push that comes again gets the same.
+-- Returns an answer of push_with_options as rows; it is stored as JSON, so that a repeated push gets the same answer.
 --
 -- Parameters: answer - an array of objects, one per segment.
 -- Returns: one row per segment, in order.

@@ -1,16 +1,16 @@
 -- penstock.refuse_full(partition_name)
 --
--- Refuses a push to a partition that has had as many messages as ids can tell apart.
+-- Raises the error that a partition has reached offset_limit.
 --
 -- Parameters: partition_name.
 -- Returns: never; raises program_limit_exceeded.
--- Calls: nothing. Tables: none.
+-- Calls: offset_limit. Tables: none.
 CREATE OR REPLACE FUNCTION penstock.refuse_full(partition_name text)
 RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    RAISE EXCEPTION 'partition "%" has had as many messages as a partition can have', partition_name
-        USING ERRCODE = 'program_limit_exceeded', HINT = 'Go on in another partition.';
+    RAISE EXCEPTION 'partition "%" is full: it has had % messages', partition_name, penstock.offset_limit()
+        USING ERRCODE = 'program_limit_exceeded', HINT = 'Push to another partition.';
 END
 $$;

@@ -1,6 +1,6 @@
 -- penstock.require_dedupe_ids(targets, counts, dedupe_ids)
 --
--- Refuses dedupe ids that cannot be kept, or that a queue has no window for.
+-- Raises an error if a dedupe id cannot be stored, or if its queue has no dedupe_window.
 --
 -- Parameters: a partition id and a count per segment; an entry per message, null for none.
 -- Returns: nothing; raises invalid_parameter_value.
@@ -14,7 +14,7 @@ DECLARE
     wrong   text;
 BEGIN
     IF cardinality(dedupe_ids) <> (SELECT sum(c) FROM unnest(counts) c) THEN
-        RAISE EXCEPTION '% messages need as many dedupe ids, null for none, and here are %',
+        RAISE EXCEPTION '% messages require as many dedupe ids, null for none, but there are %',
             (SELECT sum(c) FROM unnest(counts) c), cardinality(dedupe_ids)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -37,7 +37,7 @@ BEGIN
         RAISE EXCEPTION 'queue "%" does not look at dedupe ids: its dedupe_window is 0', lacking
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = format(
-                      'Say for how many seconds an id counts: penstock configure %s --set dedupe_window=3600', lacking
+                      'Set the seconds for which an id counts: penstock configure %s --set dedupe_window=3600', lacking
                   );
     END IF;
 END

@@ -1,6 +1,6 @@
 -- penstock.require_due(delay, due_at)
 --
--- Refuses a delay or a due time that nobody can mean.
+-- Raises an error if a delay or a due time is out of range.
 --
 -- Parameters: delay - seconds, or null; due_at - a time, or null. At most one of them.
 -- Returns: nothing; raises invalid_parameter_value.
@@ -11,14 +11,14 @@ LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
     IF delay IS NOT NULL AND due_at IS NOT NULL THEN
-        RAISE EXCEPTION 'a message has a delay or a due time, and not both' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'a message can have a delay or a due time, but not both' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF delay NOT BETWEEN 0 AND 3155760000 THEN
-        RAISE EXCEPTION 'a delay is a number of seconds from 0 to 3155760000, and this one is %', delay
+        RAISE EXCEPTION 'delay is % but must be from 0 to 3155760000 seconds', delay
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT isfinite(due_at) OR due_at > clock_timestamp() + interval '100 years' THEN
-        RAISE EXCEPTION 'a due time lies within a hundred years, and this one is %', due_at
+        RAISE EXCEPTION 'due time is % but must be within a hundred years from now', due_at
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END

@@ -1,10 +1,10 @@
 -- penstock.trim_dedupe_ids(max_rows)
 --
--- Deletes dedupe ids that have outlived their window. They mean nothing any more, so it may come late. Waits for
+-- Deletes dedupe ids that are older than their window. They have no effect any more, so this may come late. Waits for
 -- nobody.
 --
--- Parameters: max_rows - how many at most.
--- Returns: how many; call again until it is less.
+-- Parameters: max_rows - the largest number.
+-- Returns: the number deleted; call it again until it is less than max_rows.
 -- Calls: nothing. Tables: queues (read), dedupe_ids (delete).
 CREATE OR REPLACE FUNCTION penstock.trim_dedupe_ids(max_rows integer DEFAULT 1000)
 RETURNS integer

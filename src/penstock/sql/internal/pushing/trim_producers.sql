@@ -1,9 +1,9 @@
 -- penstock.trim_producers(max_rows)
 --
--- Forgets what pushes answered more than an hour ago: nobody repeats them any more. Waits for nobody.
+-- Deletes answers to pushes that are more than an hour old: they are not repeated any more. Waits for nobody.
 --
--- Parameters: max_rows - how many at most.
--- Returns: how many; call again while it is so many.
+-- Parameters: max_rows - the largest number.
+-- Returns: the number deleted; call it again while it is max_rows.
 -- Calls: nothing. Tables: producers (delete).
 CREATE OR REPLACE FUNCTION penstock.trim_producers(max_rows integer)
 RETURNS integer

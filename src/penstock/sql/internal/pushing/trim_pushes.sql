@@ -1,9 +1,9 @@
 -- penstock.trim_pushes(max_rows)
 --
--- Deletes what pushes left behind and nobody needs any more: dedupe ids that have outlived their window, and answers
--- to pushes that nobody repeats any more.
+-- Deletes what pushes left behind: dedupe ids that are older than their window, and answers to pushes that are not
+-- repeated any more.
 --
--- Parameters: max_rows - how many rows of each at most.
+-- Parameters: max_rows - the largest number of rows of each.
 -- Returns: the larger of the two numbers; call again while it is max_rows.
 -- Calls: trim_dedupe_ids, trim_producers. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.trim_pushes(max_rows integer)

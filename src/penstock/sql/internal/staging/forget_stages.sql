@@ -1,6 +1,6 @@
 -- penstock.forget_stages(stage_ids)
 --
--- Removes stages whose segments were published or removed. The caller holds their locks.
+-- Deletes stages whose segments were published or removed. The caller holds their locks.
 --
 -- Parameters: stage_ids.
 -- Returns: nothing.

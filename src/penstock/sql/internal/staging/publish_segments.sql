@@ -1,12 +1,11 @@
 -- penstock.publish_segments(stage_ids)
 --
--- Gives staged segments their partitions and offsets. The caller holds the locks of the stages and removes them. The
--- work is per segment, and the payload is not touched.
+-- Assigns partitions and offsets to staged segments. The caller holds the locks of the stages and removes them. The
+-- cost is per segment; the payload is not touched.
 --
--- Parameters: stage_ids - in the order in which their messages shall lie.
--- Returns: how many segments and messages there were.
--- Calls: ensure_partitions, wake_partitions, queue_lock_class, newest_segment. Tables: staged (read), partitions
--- (lock), segments (update), queues (read).
+-- Parameters: stage_ids - in the order of their messages.
+-- Returns: the number of segments and messages.
+-- Calls: lock_partitions, wake_partitions, newest_segment. Tables: staged (read), segments (update).
 CREATE OR REPLACE FUNCTION penstock.publish_segments(stage_ids bigint[], OUT segments bigint, OUT messages bigint)
 LANGUAGE plpgsql
 SET enable_bitmapscan = off
@@ -15,7 +14,6 @@ DECLARE
     queues       text[];
     names        text[];
     targets      bigint[];
-    locked       bigint;
     now_here     timestamptz;
     heads        bigint[];
     times        timestamptz[];
@@ -27,7 +25,7 @@ DECLARE
     base_offsets bigint[];
     moved        bigint;
 BEGIN
-    -- Every partition once. Below it is known by its place in these arrays.
+    -- Every partition once. Below it is known by its position in these arrays.
     SELECT
         array_agg(d.queue_name ORDER BY d.partition_name COLLATE "C", d.queue_name COLLATE "C"),
         array_agg(d.partition_name ORDER BY d.partition_name COLLATE "C", d.queue_name COLLATE "C")
@@ -43,39 +41,7 @@ BEGIN
         messages := 0;
         RETURN;
     END IF;
-    LOOP
-        targets := ARRAY(
-            SELECT p.partition_id
-            FROM unnest(queues, names) WITH ORDINALITY w (queue_name, partition_name, position)
-            -- LIMIT: a plain join, planned for a small table, goes through all partitions of the queue for each.
-            LEFT JOIN LATERAL (
-                SELECT p.partition_id
-                FROM penstock.partitions p
-                WHERE p.queue_id = (SELECT q.queue_id FROM penstock.queues q WHERE q.name = w.queue_name)
-                  AND p.name = w.partition_name
-                LIMIT 1
-            ) p ON true
-            ORDER BY w.position
-        );
-        IF array_position(targets, NULL) IS NOT NULL THEN
-            PERFORM penstock.ensure_partitions(queues, names);
-            CONTINUE;
-        END IF;
-        PERFORM 1 FROM penstock.partitions p
-        WHERE p.partition_id = ANY (targets)
-        ORDER BY p.partition_id
-        FOR NO KEY UPDATE;
-        GET DIAGNOSTICS locked = ROW_COUNT;
-        -- Fewer rows than partitions: one was deleted while we waited for its lock. It begins anew.
-        EXIT WHEN locked = cardinality(targets);
-    END LOOP;
-    -- Keeps a group from coming into being until we have committed: it would not know of these messages.
-    PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)
-    FROM (
-        SELECT q.queue_id FROM penstock.queues q
-        WHERE q.name = ANY (ARRAY(SELECT DISTINCT n FROM unnest(queues) n))
-        ORDER BY q.queue_id
-    ) q;
+    targets := penstock.lock_partitions(queues, names);
 
     -- A new statement, hence a new snapshot: under the locks it sees every segment there is.
     now_here := clock_timestamp();
@@ -86,8 +52,8 @@ BEGIN
     FROM unnest(targets) WITH ORDINALITY w (target, position)
     LEFT JOIN LATERAL penstock.newest_segment(w.target) newest ON true;
     ends := heads;
-    -- A join by name would compare each segment with each partition whenever the planner takes them for few, and it knows
-    -- neither number. No name holds a control character, so one keeps two names apart.
+    -- A join by name would compare each segment with each partition whenever the planner takes them for few, and it
+    -- knows neither number. No name holds a control character, so one keeps two names apart.
     place_of := (
         SELECT jsonb_object_agg(w.queue_name || chr(1) || w.partition_name, w.position)
         FROM unnest(queues, names) WITH ORDINALITY w (queue_name, partition_name, position)

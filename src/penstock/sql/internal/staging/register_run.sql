@@ -1,6 +1,6 @@
 -- penstock.register_run(writer, run)
 --
--- Gives a run of a writer its number, on first sight: a later run has a higher one.
+-- Assigns a number to a run of a writer when it is first seen: a later run has a higher one.
 --
 -- Parameters: writer - the query's id; run - the id of this start of it.
 -- Returns: the number.

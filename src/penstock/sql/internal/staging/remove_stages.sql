@@ -1,9 +1,9 @@
 -- penstock.remove_stages(stage_ids)
 --
--- Removes stages with what they hold. One that somebody is writing to is passed over: its turn comes with the sweep.
+-- Removes stages with their segments. A stage that somebody is writing to is skipped; sweep_stages removes it later.
 --
 -- Parameters: stage_ids.
--- Returns: how many were removed.
+-- Returns: the number removed.
 -- Calls: forget_stages. Tables: stages (lock), segments (delete).
 CREATE OR REPLACE FUNCTION penstock.remove_stages(stage_ids bigint[])
 RETURNS integer

@@ -1,7 +1,7 @@
 -- penstock.require_own_writer(writer)
 --
--- Refuses to begin, publish or give up for a writer that is another user's: a newer run retires those before it. A user
--- who has the other's role may, and so may an admin.
+-- Raises an error if a writer belongs to another user: a newer run replaces the older ones, so others may not begin,
+-- publish or abort for it. A member of the other user's role may, and so may an admin.
 --
 -- Parameters: writer - the query's id.
 -- Returns: nothing; raises insufficient_privilege.

@@ -1,7 +1,8 @@
 -- penstock.end_waits(target_groups)
 --
--- Lets partitions that wait for a delay or a quiet period be looked at by the next sweep, because that setting has changed:
--- it puts them in the ready list, or lets them wait for as long as the setting says now. What waits after a failure goes on waiting.
+-- Makes partitions that wait for a delay or a quiet period due now, because that setting has changed: the next sweep
+-- puts them in the ready list, or lets them wait by the new setting. Partitions that wait after a failure are not
+-- changed.
 --
 -- Parameters: target_groups - group ids.
 -- Returns: nothing.

@@ -1,18 +1,18 @@
 -- penstock.enrol_partitions(target_group, max_partitions, creating)
 --
--- Takes up partitions that were there before a group, or came beside it: puts those with messages for it in the ready list, oldest
--- first. A partition that somebody is pushing to is passed over (that push sees the group and puts it in the ready list itself,
--- unless it rolls back); then another round follows the last one, until none was passed over.
+-- Enrols partitions in a new group: puts those with messages for it in the ready list, oldest first. A partition that
+-- somebody is pushing to is skipped (that push sees the group and puts the partition in the ready list itself, unless
+-- it rolls back); then another round follows, until none was skipped.
 --
--- A push that does not know of the group holds the shared lock of the queue since before the group was committed. Those who
--- hold it when the group is first seen here are awaited: the last round begins when all of them have ended. While none
--- of them does, there is nothing new to see.
+-- A push that does not see the group has held the shared lock of the queue since before the group was committed. The
+-- transactions that hold it when the group is first seen here are awaited: the last round begins after all of them
+-- have ended. Until one of them ends, there is nothing new to see.
 --
--- Parameters: target_group; max_partitions - how many to visit; creating - whether this is the transaction that creates the
--- group. Then nobody else knows of it, so nobody else can take a partition up for it.
--- Returns: how many were put in the ready list.
--- Calls: wake_partitions, partition_span, queue_lock_class. Tables: consumer_groups (update), partitions (lock), journal
--- (read).
+-- Parameters: max_partitions - the number of partitions to visit; creating - whether this is the transaction that
+-- creates the group. Then nobody else sees the group, so nobody else can enrol a partition in it.
+-- Returns: the number of partitions put in the ready list.
+-- Calls: wake_partitions, partition_span, queue_lock_class. Tables: consumer_groups (update), partitions (lock),
+-- journal (read).
 CREATE OR REPLACE FUNCTION penstock.enrol_partitions(
     target_group integer, max_partitions integer, creating boolean DEFAULT false
 )
@@ -41,7 +41,7 @@ BEGIN
         RETURN 0;
     END IF;
     waited_for := enrolling.awaited;
-    -- When a round begins, and not within it: the last one shall begin after all of them have ended.
+    -- When a round begins, and not within it: the last one must begin after all of them have ended.
     IF NOT creating AND enrolling.enrolled_to = 0 AND (waited_for IS NULL OR waited_for <> '{}') THEN
         holding := ARRAY(
             SELECT l.virtualtransaction FROM pg_locks l
@@ -49,7 +49,7 @@ BEGIN
               AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
               AND l.classid = penstock.queue_lock_class()::oid AND l.objid = enrolling.queue_id::oid
         );
-        -- A transaction that was prepared meanwhile holds the lock under another name, so all prepared ones are awaited.
+        -- A transaction that was prepared meanwhile holds the lock under another id, so all prepared ones are awaited.
         waited_for := CASE WHEN enrolling.awaited IS NULL THEN holding ELSE ARRAY(
             SELECT h FROM unnest(holding) h WHERE h = ANY (enrolling.awaited) OR h LIKE '-1/%'
         ) END;
@@ -64,7 +64,7 @@ BEGIN
         LIMIT max_partitions
     );
     IF creating THEN
-        -- Somebody may hold some, a sweep for another group; the first pop of this one shall not come away empty for that.
+        -- A sweep for another group may hold some; the first pop of this group must not be empty because of that.
         locked := ARRAY(
             SELECT p.partition_id FROM penstock.partitions p
             WHERE p.partition_id = ANY (visited)

@@ -1,6 +1,6 @@
 -- penstock.is_put_off(kind, target_group, target, place)
 --
--- Says whether a timer has failed and waits for its next try.
+-- Returns whether a timer has failed and waits for its next try.
 --
 -- Parameters: those of serve_timer.
 -- Returns: whether it is in failing_timers.

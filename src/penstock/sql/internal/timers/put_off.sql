@@ -1,6 +1,6 @@
 -- penstock.put_off(kind, target_group, target, place, state, problem)
 --
--- Puts a timer off that failed: a second, and twice as long after each further failure, ten minutes at most.
+-- Postpones a timer that failed: by a second, and twice as long after each further failure, ten minutes at most.
 --
 -- Parameters: those of serve_timer; state and problem - the SQLSTATE and the text of the error.
 -- Returns: nothing.

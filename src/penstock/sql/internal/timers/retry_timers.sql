@@ -1,11 +1,13 @@
 -- penstock.retry_timers(max_rows)
 --
--- Tries timers that failed again when their time has come, each in a subtransaction, and forgets those that work again or
--- are gone. What failed is gone, too, when another claim begins at the same place. No more are tried after two seconds.
+-- Tries postponed timers again when they are due, each in a subtransaction, and deletes from failing_timers those
+-- that succeed or no longer exist. A timer also no longer exists if another claim begins at the same place. After two
+-- seconds no more are tried.
 --
--- Parameters: max_rows - how many to try.
--- Returns: how many were served.
--- Calls: try_timer. Tables: failing_timers (delete), journal, claims, doorbells, consumer_groups, scheduled (read).
+-- Parameters: max_rows - the largest number to try.
+-- Returns: the number fired.
+-- Calls: try_timer. Tables: failing_timers (delete), journal, claims, late_wakeups, consumer_groups, scheduled
+-- (read).
 CREATE OR REPLACE FUNCTION penstock.retry_timers(max_rows integer)
 RETURNS integer
 LANGUAGE plpgsql
@@ -25,8 +27,8 @@ BEGIN
             WHERE c.group_id = f.group_id AND c.partition_id = f.partition_id AND c.lo = f.place
               AND c.claimed_at <= f.since
         )
-        WHEN 'doorbell' THEN NOT EXISTS (
-            SELECT 1 FROM penstock.doorbells d WHERE d.partition_id = f.partition_id AND d.base_offset = f.place
+        WHEN 'late_wakeup' THEN NOT EXISTS (
+            SELECT 1 FROM penstock.late_wakeups w WHERE w.partition_id = f.partition_id AND w.base_offset = f.place
         )
         WHEN 'enrolment' THEN NOT EXISTS (
             SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = f.group_id AND g.enrolled_to IS NOT NULL

@@ -1,13 +1,13 @@
 -- penstock.serve_timer(kind, target_group, target, place)
 --
--- Does what the sweep does for one timer, which is due.
+-- Fires one timer that is due, as the sweep does.
 --
--- Parameters: kind - 'journal' (a row of the journal; place is its version), 'claim' (a range of a shared group; place is
--- where it begins), 'doorbell' (place is the first offset that was pushed), 'enrolment' (of a group) or 'scheduled' (place is
--- its id); target_group and target - group and partition, 0 for none.
--- Returns: whether it did; false when a lock could not be had, or when it has gone on already.
--- Calls: sweep_timer, offer_range, fail_range, wake_partitions, enrol_partitions, publish_scheduled. Tables: journal (read),
--- claims, doorbells (delete), partitions (lock).
+-- Parameters: kind - 'journal' (a row of the journal; place is its version), 'claim' (a range of a shared group;
+-- place is its first offset), 'late_wakeup' (place is the first offset that was pushed), 'enrolment' (of a group) or
+-- 'scheduled' (place is its id); target_group and target - group and partition, 0 for none.
+-- Returns: whether it was fired; false if a lock was not available, or if the state has changed already.
+-- Calls: sweep_timer, offer_range, fail_range, wake_partitions, enrol_partitions, publish_scheduled. Tables: journal
+-- (read), claims, late_wakeups (delete), partitions (lock).
 CREATE OR REPLACE FUNCTION penstock.serve_timer(kind text, target_group integer, target bigint, place bigint)
 RETURNS boolean
 LANGUAGE plpgsql
@@ -39,13 +39,13 @@ BEGIN
             ELSE
                 PERFORM penstock.fail_range(held, NULL, 'the lease expired', 'lease expired', 0);
             END IF;
-        WHEN 'doorbell' THEN
+        WHEN 'late_wakeup' THEN
             PERFORM 1 FROM penstock.partitions p WHERE p.partition_id = target FOR NO KEY UPDATE SKIP LOCKED;
             IF NOT FOUND THEN
                 RETURN false;
             END IF;
             PERFORM penstock.wake_partitions(ARRAY[target], ARRAY[place]);
-            DELETE FROM penstock.doorbells d WHERE d.partition_id = target AND d.base_offset = place;
+            DELETE FROM penstock.late_wakeups w WHERE w.partition_id = target AND w.base_offset = place;
         WHEN 'enrolment' THEN
             PERFORM penstock.enrol_partitions(target_group, 1000);
         WHEN 'scheduled' THEN

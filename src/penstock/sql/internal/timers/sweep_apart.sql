@@ -1,12 +1,12 @@
 -- penstock.sweep_apart(max_rows, since)
 --
--- Serves the timers that are due one after the other, each in a subtransaction, so that one that fails holds up no other. The
--- sweep does this when it has failed as a whole; the caller holds its lock. Like that one it takes no new timers after two
--- seconds, except one of each kind.
+-- Fires the timers that are due one after the other, each in a subtransaction, so that one that fails does not hold
+-- up others. The sweep calls it after it has failed as a whole, and holds the sweep's lock. After two seconds it
+-- fires only one more of each kind.
 --
 -- Parameters: those of sweep; max_rows - of each kind of timer.
--- Returns: how many were served, and how many failed.
--- Calls: is_put_off, try_timer. Tables: journal, claims, doorbells, consumer_groups, scheduled (read).
+-- Returns: the number fired, and the number that failed.
+-- Calls: is_put_off, try_timer. Tables: journal, claims, late_wakeups, consumer_groups, scheduled (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_apart(
     max_rows integer, since timestamptz, OUT woken integer, OUT failed integer
 )
@@ -43,12 +43,12 @@ BEGIN
         ) c
         UNION ALL
         SELECT * FROM (
-            SELECT 'doorbell', 0, d.partition_id, d.base_offset
-            FROM penstock.doorbells d
-            WHERE NOT penstock.is_put_off('doorbell', 0, d.partition_id, d.base_offset)
-            ORDER BY d.partition_id, d.base_offset
+            SELECT 'late_wakeup', 0, w.partition_id, w.base_offset
+            FROM penstock.late_wakeups w
+            WHERE NOT penstock.is_put_off('late_wakeup', 0, w.partition_id, w.base_offset)
+            ORDER BY w.partition_id, w.base_offset
             LIMIT max_rows
-        ) d
+        ) w
         UNION ALL
         SELECT 'enrolment', g.group_id, 0, 0 FROM penstock.consumer_groups g
         WHERE g.enrolled_to IS NOT NULL AND NOT penstock.is_put_off('enrolment', g.group_id, 0, 0)

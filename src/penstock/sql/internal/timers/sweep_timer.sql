@@ -1,9 +1,10 @@
 -- penstock.sweep_timer(target_group, target, timer_version, timer_state)
 --
--- Visits one timer that is due: the partition goes on to its next state, if whoever could object is not at it right now.
+-- Fires one timer of the journal: the partition changes to its next state, unless somebody else is changing it.
 --
--- Parameters: the journal row that holds the timer.
--- Returns: whether it did; false when a lock could not be had, or when it has gone on already: a later sweep comes again.
+-- Parameters: the journal row that has the timer.
+-- Returns: whether it was fired; false if a lock was not available, or if the state has changed already: a later
+-- sweep tries again.
 -- Calls: fail_claim, append_state, deliverable, newest_state. Tables: journal, partitions (lock), queues,
 -- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_timer(
@@ -16,7 +17,7 @@ DECLARE
     newest penstock.journal;
     ready  record;
 BEGIN
-    -- Who may go on from here: for a parked partition the holder of its lock, else that of the newest row's.
+    -- Who may append the next row: for a parked partition the holder of its lock, else that of the newest row's.
     IF timer_state = 'p' THEN
         PERFORM 1 FROM penstock.partitions p WHERE p.partition_id = target FOR NO KEY UPDATE SKIP LOCKED;
     ELSE
@@ -43,7 +44,7 @@ BEGIN
     CROSS JOIN LATERAL penstock.deliverable(target, newest.committed, q.settings || g.config) d
     WHERE g.group_id = target_group;
     IF ready.head_offset <= newest.committed THEN
-        -- Idle needs the partition's lock: a push under way may have seen the old state and left us alone.
+        -- Idle needs the partition's lock: a push in progress may have seen the old state and woken nobody.
         PERFORM penstock.append_state(
             newest, CASE WHEN timer_state = 'p' THEN 'i' ELSE 'p' END::"char", newest.committed,
             due_at => CASE WHEN timer_state <> 'p' THEN clock_timestamp() + interval '50 milliseconds' END

@@ -1,14 +1,14 @@
 -- penstock.sweep_together(max_rows, since, passing)
 --
--- The sweep's work, all of it as one: what fails, fails for all. The caller holds the sweep's lock.
+-- Fires all due timers in one piece: if one fails, all of them fail. The caller holds the sweep's lock.
 --
--- A timer may take seconds: to bury a message of hundreds of megabytes does. After two seconds it ends with one more of each
--- kind, so that what was done is committed before the caller loses patience; the next sweep goes on from there.
+-- A timer may take seconds: a dead letter of hundreds of megabytes does. After two seconds it fires one more of each
+-- kind and ends, so that the work is committed before the caller's deadline; the next sweep continues from there.
 --
--- Parameters: max_rows and since as in sweep; passing - whether to look which timers were put off, and to pass them over.
+-- Parameters: max_rows and since as in sweep; passing - whether to skip timers that were postponed.
 -- Returns: as sweep.
 -- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions, publish_scheduled, is_put_off.
--- Tables: journal, claims, doorbells (delete), partitions (lock), consumer_groups (read).
+-- Tables: journal, claims, late_wakeups (delete), partitions (lock), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_together(
     max_rows integer, since timestamptz, passing boolean,
     OUT woken integer, OUT trimmed integer, OUT enrolled integer, OUT next_due timestamptz, OUT swept_to timestamptz
@@ -31,8 +31,8 @@ BEGIN
     trimmed := 0;
     -- In chunks, until enough was done: a chunk that is busy altogether must not hide those after it.
     LOOP
-        -- Most timers are of claims that were settled long ago: those go all at once, with their predecessors. Rows with
-        -- a timer of their own wait for it: that keeps every claim as history for its lease time.
+        -- Most timers are of claims that were settled long ago: those go all at once, with their predecessors. Rows
+        -- with a timer of their own wait for it: that keeps every claim as history for its lease time.
         WITH due AS MATERIALIZED (
             SELECT j.group_id, j.partition_id, j.version, j.state FROM penstock.journal j
             WHERE j.due_at > after_due AND j.due_at <= now_here
@@ -114,15 +114,15 @@ BEGIN
         swept_to := NULL;
     END IF;
     FOR timer IN
-        SELECT d.partition_id, d.base_offset FROM penstock.doorbells d
-        JOIN penstock.partitions p ON p.partition_id = d.partition_id
-        WHERE NOT (passing AND penstock.is_put_off('doorbell', 0, d.partition_id, d.base_offset))
+        SELECT w.partition_id, w.base_offset FROM penstock.late_wakeups w
+        JOIN penstock.partitions p ON p.partition_id = w.partition_id
+        WHERE NOT (passing AND penstock.is_put_off('late_wakeup', 0, w.partition_id, w.base_offset))
         LIMIT max_rows
         FOR NO KEY UPDATE OF p SKIP LOCKED
     LOOP
         PERFORM penstock.wake_partitions(ARRAY[timer.partition_id], ARRAY[timer.base_offset]);
-        DELETE FROM penstock.doorbells d
-        WHERE d.partition_id = timer.partition_id AND d.base_offset = timer.base_offset;
+        DELETE FROM penstock.late_wakeups w
+        WHERE w.partition_id = timer.partition_id AND w.base_offset = timer.base_offset;
         woken := woken + 1;
         EXIT WHEN clock_timestamp() > until;
     END LOOP;

@@ -1,10 +1,10 @@
 -- penstock.trim_journal(target_group, target, up_to)
 --
--- Deletes journal rows that lie behind the newest one of a (group, partition). The sweep trims behind claims, when their
--- lease would have ended; this is for rows that no such timer leads to. Claims stay, as history. What somebody holds is
--- left to the next call: nobody waits here.
+-- Deletes journal rows older than the newest one of a (group, partition). The sweep trims behind claims when their
+-- lease would have ended; this function trims rows that have no such timer. Claims stay, as history. Rows that are
+-- locked are left to the next call.
 --
--- Parameters: up_to - the newest version that may go; the caller has appended a newer one.
+-- Parameters: up_to - the newest version to delete; the caller has appended a newer one.
 -- Returns: nothing.
 -- Calls: nothing. Tables: journal (delete).
 CREATE OR REPLACE FUNCTION penstock.trim_journal(target_group integer, target bigint, up_to bigint)

@@ -1,9 +1,9 @@
 -- penstock.try_timer(kind, target_group, target, place)
 --
--- Serves one timer; if that fails, nothing of it has happened but that the timer is put off.
+-- Fires one timer. If that fails, it is rolled back and the timer is postponed.
 --
 -- Parameters: those of serve_timer.
--- Returns: whether it was served; null when it failed.
+-- Returns: whether it was fired; null if it failed.
 -- Calls: serve_timer, put_off. Tables: none of its own.
 CREATE OR REPLACE FUNCTION penstock.try_timer(kind text, target_group integer, target bigint, place bigint)
 RETURNS boolean

@@ -1,9 +1,9 @@
 -- penstock.decoded_headers(packed)
 --
--- Reads a message's headers out of their bytes.
+-- Decodes the headers of a message.
 --
 -- Parameters: packed - the bytes of one message's headers.
--- Returns: the headers; null for bytes that are not a JSON object of strings, or that jsonb cannot hold.
+-- Returns: the headers; null for bytes that are not a JSON object of strings, or that jsonb cannot store.
 -- Calls: nothing. Tables: none.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.decoded_headers(packed bytea)

@@ -1,9 +1,9 @@
 -- penstock.decoded_key(packed)
 --
--- Reads a key out of its bytes.
+-- Decodes a key.
 --
 -- Parameters: packed - the bytes of one key.
--- Returns: the text; null for bytes that are no text, or that PostgreSQL's text cannot hold.
+-- Returns: the text; null for bytes that are not text, or that PostgreSQL's text cannot store.
 -- Calls: nothing. Tables: none.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.decoded_key(packed bytea)

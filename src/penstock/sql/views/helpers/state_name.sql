@@ -1,9 +1,9 @@
 -- penstock.state_name(state)
 --
--- The word for a state of the journal.
+-- Returns the name of a state of the journal.
 --
--- Parameters: state - as stored.
--- Returns: the word people read.
+-- Parameters: state - the letter as stored.
+-- Returns: the name.
 -- Calls: nothing. Tables: none.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.state_name(state "char")

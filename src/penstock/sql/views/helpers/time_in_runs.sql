@@ -1,6 +1,6 @@
 -- penstock.time_in_runs(created_at, run_counts, run_times, index)
 --
--- The time of one message of a segment.
+-- Returns the time of one message of a segment.
 --
 -- Parameters: the segment's columns, and the message's index in it, from 0.
 -- Returns: the time.

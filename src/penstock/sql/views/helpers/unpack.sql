@@ -1,11 +1,11 @@
 -- penstock.unpack(partition_id, base_offset, count, created_at, run_skip, run_counts, run_times, …)
 --
--- Turns a slice, as segment_slices returns it, into a row per message: for psql and the views. The clients unpack
--- by themselves.
+-- Returns a slice of segment_slices as a row per message, for psql and the views. The clients unpack by themselves.
 --
--- It takes any bytes. A key that is no text is shown in PostgreSQL's escape format, as encode(key, 'escape') writes it.
--- Headers that are not a JSON object of strings are shown so too, as the one header penstock-undecoded. An end that lies
--- before the one before it, or outside the column, is moved to where it may be at the nearest: its value is empty or cut.
+-- It accepts any bytes. A key that is not text is shown in PostgreSQL's escape format, as encode(key, 'escape')
+-- writes it, and so are headers that are not a JSON object of strings, as the one header penstock-undecoded. An end
+-- that is lower than the one before, or outside the column, is moved to the nearest valid place: its value is empty
+-- or cut.
 --
 -- Parameters: the columns of a slice, and the partition it belongs to.
 -- Returns: a row per message.

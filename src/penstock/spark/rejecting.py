@@ -1,7 +1,7 @@
-"""What a task that reads puts aside: messages that nobody can use, to become dead letters with their epoch.
+"""Messages that a reading task rejects, because they cannot be parsed or are known to fail: they become dead letters.
 
-Whether a message is put aside depends on the message alone, so it does not matter which attempt of a task says so, nor
-how often: with the epoch it becomes one dead letter.
+Whether a message is rejected depends on the message alone, so it does not matter which attempt of a task rejects it, or
+how often: when the epoch is published it becomes one dead letter.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from penstock.spark.planning import Task
 
 MALFORMED = "malformed"
-# An error says what is wrong, and is no copy of the message.
+# An error text describes the problem and is no copy of the message.
 _MOST_ERROR = 1000
 _FLUSH = 1000
 
 
-class Aside:
-    """The messages that one task puts aside."""
+class RejectedMessages:
+    """The messages that one task rejects."""
 
     def __init__(self, options: ReadOptions, job: Job | None, task: "Task") -> None:
         self._options = options
@@ -34,13 +34,13 @@ class Aside:
         self._letters: list[Letter] = []
         self._stage: int | None = None
 
-    def malformed(self, batch: Any, misfits: "list[Misfit]") -> None:
-        """Put messages aside that cannot be parsed."""
+    def reject_malformed(self, batch: Any, misfits: "list[Misfit]") -> None:
+        """Reject messages that cannot be parsed."""
         for row, error in misfits:
-            self._put(batch, row, f"{self._options.group}: {MALFORMED}", error)
+            self._reject(batch, row, f"{self._options.group}: {MALFORMED}", error)
 
     def without_poison(self, batch: Any) -> Any:
-        """Put messages aside that are known to fail; return the others."""
+        """Reject messages that are known to fail; return the others."""
         import pyarrow as pa
 
         kept = []
@@ -50,14 +50,14 @@ class Aside:
             if known is None:
                 kept.append(row)
             else:
-                self._put(batch, row, known.reason, known.error)
+                self._reject(batch, row, known.reason, known.error)
         return batch if len(kept) == batch.num_rows else batch.take(pa.array(kept, pa.int64()))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Stage the dead letters that are left."""
         self._flush()
 
-    def _put(self, batch: Any, row: int, reason: str, error: str | None) -> None:
+    def _reject(self, batch: Any, row: int, reason: str, error: str | None) -> None:
         # Without a group or an epoch there is no place for dead letters.
         if self._options.group is None or self._job is None:
             return
