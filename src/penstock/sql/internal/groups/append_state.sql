@@ -1,14 +1,13 @@
 -- penstock.append_state(before, next_state, committed, attempt, narrow_attempt, narrow_to, due_at, first_error,
---                       last_error, held)
+--                       last_error)
 --
--- Appends the next journal row of a (group, partition), and the ready list entry where the new state is ready. The
--- caller is the one who may (see the table of owners in docs/design.md).
+-- Appends the next journal row of a (group, partition) that nobody holds any more, and the ready list entry where the
+-- new state is ready. The caller is the one who may (see the table of owners in docs/design.md).
 --
 -- Functions that append many rows, or one for every pop or ack, insert them themselves: claim_partition, ack_claims,
--- wake_partitions, advance_reader.
+-- renew_ordered, wake_partitions, advance_reader.
 --
--- Parameters: before - the newest row; held - whether the claim goes on, with its lease, its end and the time it was
--- handed out; the others - what the new row says.
+-- Parameters: before - the newest row; the others - what the new row says.
 -- Returns: nothing.
 -- Calls: nothing. Tables: journal, ready (insert), partitions (read).
 CREATE OR REPLACE FUNCTION penstock.append_state(
@@ -20,8 +19,7 @@ CREATE OR REPLACE FUNCTION penstock.append_state(
     narrow_to      bigint      DEFAULT NULL,
     due_at         timestamptz DEFAULT NULL,
     first_error    text        DEFAULT NULL,
-    last_error     text        DEFAULT NULL,
-    held           boolean     DEFAULT false
+    last_error     text        DEFAULT NULL
 )
 RETURNS void
 LANGUAGE plpgsql
@@ -31,14 +29,12 @@ DECLARE
 BEGIN
     INSERT INTO penstock.journal (
         group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
-        ready_seq, due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
+        ready_seq, due_at, acked_at, first_error, last_error
     ) VALUES (
-        before.group_id, before.partition_id, before.version + 1, next_state, append_state.committed,
-        CASE WHEN held THEN before.claimed_to ELSE append_state.committed END, before.skipped,
-        append_state.attempt, append_state.narrow_attempt, append_state.narrow_to, entry, append_state.due_at,
-        CASE WHEN held THEN before.lease_id END, CASE WHEN held THEN before.consumer END,
-        CASE WHEN held THEN coalesce(before.claimed_at, before.at) END,
-        before.acked_at, append_state.first_error, append_state.last_error
+        before.group_id, before.partition_id, before.version + 1, next_state,
+        append_state.committed, append_state.committed, before.skipped,
+        append_state.attempt, append_state.narrow_attempt, append_state.narrow_to,
+        entry, append_state.due_at, before.acked_at, append_state.first_error, append_state.last_error
     );
     IF entry IS NOT NULL THEN
         INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
