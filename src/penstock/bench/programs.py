@@ -5,6 +5,7 @@ A worker that is forked or spawned would be of the same penstock as the benchmar
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -33,15 +34,20 @@ class Program:
 
     def __init__(self, python: str, file: Path) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        # -P: modules beside the file must not hide others of the same name.
-        self._process = subprocess.Popen(
-            [python, "-P", str(file)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            env=environment,
-        )
+        # It inherits the mask: Ctrl-C is for the benchmark, which ends its workers, also those that are still starting.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            # -P: modules beside the file must not hide others of the same name.
+            self._process = subprocess.Popen(
+                [python, "-P", str(file)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                env=environment,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def ask(self, command: str, **arguments: Any) -> Any:
         """Have it do something, and wait for the answer."""

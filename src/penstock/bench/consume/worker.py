@@ -5,7 +5,6 @@ of penstock only what applications use.
 """
 
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -184,8 +183,6 @@ class Worker:
 
 def serve(worker: Any) -> None:
     """Do what the lines say, until there are no more."""
-    # Ctrl-C reaches every process of the terminal; this one ends when the benchmark does.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = sys.stdout
     # What anything else prints must not be taken for an answer.
     sys.stdout = sys.stderr
