@@ -66,15 +66,14 @@ class PushJoiner:
         )
         stored = await self._transport.run(joint)
         results = dict(zip(segments, stored, strict=True))
-        taken = dict.fromkeys(results, 0)
+        firsts = {place: result.first_offset for place, result in results.items()}
         replies = []
         for operation in operations:
             parts = []
             for batch in operation.batches:
                 place, count = batch.place, batch.count
-                whole, before = results[place], taken[place]
-                taken[place] = before + count
-                first = whole.first_offset + before
+                whole, first = results[place], firsts[place]
+                firsts[place] = first + count
                 parts.append(PushResult(*place, whole.partition_id, first, count, whole.timestamp))
             replies.append(parts)
         return replies

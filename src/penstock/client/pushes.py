@@ -72,6 +72,8 @@ def plain(given: Any) -> list[bytes | None] | None:
 
     Such a push, and most are, needs no object per message.
     """
+    if type(given) is bytes:
+        return [given]
     items = given if isinstance(given, list | tuple) else [given]
     types = set(map(type, items))
     if not types or any(issubclass(kind, (Message, StoredMessage)) for kind in types):
