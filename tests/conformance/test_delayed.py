@@ -251,7 +251,7 @@ def test_sql_delays_lists_and_cancels(api: Any, dsn: str) -> None:
         assert at == [(True, None)]
         ((cancelled,),) = sql.execute("SELECT penstock.cancel(ARRAY[%s, 999999])", (scheduled_id,)).fetchall()
         assert cancelled == [scheduled_id]
-        with pytest.raises(psycopg.errors.InvalidParameterValue, match="and not both"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="not both"):
             sql.execute("SELECT penstock.push('q', ARRAY['a']::bytea[], delay => 1, at => now())")
         with pytest.raises(psycopg.errors.InvalidParameterValue, match="from 0 to"):
             sql.execute("SELECT penstock.push('q', ARRAY['a']::bytea[], delay => -1)")

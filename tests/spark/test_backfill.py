@@ -92,7 +92,7 @@ def test_what_fails_in_the_middle_leaves_nothing(lab: Lab) -> None:
 
 def test_a_queue_is_replayed_into_itself_only_with_an_end(lab: Lab) -> None:
     fill(lab.client)
-    with pytest.raises(InvalidInput, match="where to stop"):
+    with pytest.raises(InvalidInput, match="give `stop`"):
         replay(lab, "in")
     assert replay(lab, "in", start=0, stop=5).messages == 10
     assert [one.head for one in lab.client.partitions("in")] == [45, 45]
