@@ -114,12 +114,12 @@ def test_a_client_that_lives_through_a_restore_to_older_places_is_served_at_its_
 
 def test_a_place_that_was_late_takes_the_mark_back_and_the_next_ones_move_it_on(clock: Clock) -> None:
     line = polling.ReadyCursor()
-    line.took([SimpleNamespace(level=2, line_seq=100)])  # type: ignore[list-item]
+    line.took([SimpleNamespace(level=2, ready_seq=100)])  # type: ignore[list-item]
     clock.now += 1.0
     assert line.lows() == [0, 100]
-    line.took([SimpleNamespace(level=2, line_seq=40)])  # type: ignore[list-item]
+    line.took([SimpleNamespace(level=2, ready_seq=40)])  # type: ignore[list-item]
     assert line.lows() == [0, 40]
-    line.took([SimpleNamespace(level=2, line_seq=120)])  # type: ignore[list-item]
+    line.took([SimpleNamespace(level=2, ready_seq=120)])  # type: ignore[list-item]
     assert line.lows() == [0, 40]
     clock.now += 1.0
     assert line.lows() == [0, 120]
