@@ -66,7 +66,7 @@ def _inspect(connection: psycopg.Connection[Any]) -> ServerState:
     if first is not None and first != sql.migrations()[0].name:
         raise SetupError(
             f"the schema is at version {number} of a development version from before 0.1.0, which cannot be migrated: "
-            "use a new database, or another PENSTOCK_HOME, or drop the schema penstock with all that is in it and migrate"
+            "use a new database, or another PENSTOCK_HOME, or drop the schema penstock and all its data"
         )
     return ServerState(version, is_pooled(connection), number)
 
