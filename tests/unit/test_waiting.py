@@ -196,14 +196,12 @@ def test_a_room_is_empty_when_the_last_one_has_left(scene: Scene) -> None:
 def test_the_next_sweep_is_when_the_last_one_said_within_bounds(
     scene: Scene, sweep: SweepResult | None, pause: float
 ) -> None:
-    scene.waits.sweep_begins()
+    scene.enter()
     scene.now += 10
-    assert not scene.waits.sweep_due()
     scene.waits.swept(sweep)
-    scene.now += pause - 0.01
-    assert not scene.waits.sweep_due()
-    scene.now += 0.02
-    assert scene.waits.sweep_due()
+    assert scene.waits.sweep_in() == pytest.approx(pause)
+    scene.now += pause + 0.01
+    assert scene.waits.sweep_in() == 0
 
 
 def test_a_sweep_that_brought_work_makes_every_room_look(scene: Scene) -> None:
@@ -215,22 +213,33 @@ def test_a_sweep_that_brought_work_makes_every_room_look(scene: Scene) -> None:
 
 
 def test_what_happens_here_makes_a_sweep_due_soon(scene: Scene) -> None:
+    sooner: list[float] = []
+    scene.waits.sweep_sooner = lambda: sooner.append(scene.now)
     scene.now += 0.5
-    assert not scene.waits.sweep_due()
     scene.waits.stir()
-    assert scene.waits.sweep_due()
+    assert scene.waits.sweep_in() == 0
     scene.waits.swept(SweepResult(0, 0, 0, None, None, None))
-    scene.waits.stir()
-    assert not scene.waits.sweep_due()
-    scene.now += 0.11
-    assert scene.waits.sweep_due()
+    for _ in range(5):
+        scene.waits.stir()
+    assert scene.waits.sweep_in() == pytest.approx(0.1)
+    assert len(sooner) == 2
 
 
-def test_one_sweep_at_a_time(scene: Scene) -> None:
+def test_a_sweep_that_did_not_do_all_is_followed_by_the_next_at_once(scene: Scene) -> None:
+    scene.enter()
+    scene.waits.swept(SweepResult(100, 0, 0, None, None, None), all_due=False)
+    assert scene.waits.sweep_in() == 0
+
+
+def test_sweeps_go_on_while_somebody_waits_and_for_a_second_after_something_happened(scene: Scene) -> None:
+    assert scene.waits.sweep_in() is None
     waiter = scene.enter()
-    scene.find(waiter, False)
+    scene.now += 100
+    assert scene.waits.sweep_in() == 0
+    scene.waits.leave(waiter)
+    assert scene.waits.sweep_in() is None
+    scene.waits.stir()
+    scene.now += 0.9
+    assert scene.waits.sweep_in() == 0
     scene.now += 0.2
-    scene.find(waiter, False)
-    assert scene.step(waiter) is Step.SWEEP
-    scene.waits.sweep_begins()
-    assert scene.step(waiter) is Step.SLEEP
+    assert scene.waits.sweep_in() is None

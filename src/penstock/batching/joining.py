@@ -222,7 +222,8 @@ class SweepJoiner:
         """Sweep once, from the earliest moment that anybody wants."""
         moments = [operation.since for operation in operations]
         since = None if None in moments else min(moment for moment in moments if moment is not None)
-        return [await self._transport.run(Sweep(since))] * len(operations)
+        most = max(operation.max_timers for operation in operations)
+        return [await self._transport.run(Sweep(since, most))] * len(operations)
 
     async def abandon(self, reply: SweepResult | None) -> None:
         """Leave it as it is."""

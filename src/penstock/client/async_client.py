@@ -175,6 +175,7 @@ class AsyncClient(AsyncOperator):
     async def close(self) -> None:
         """Close all connections; an embedded server stops soon after its last user."""
         self._wakes.close()
+        await self._consumer.close()
         await self._transport.close()
 
     # Pushing

@@ -147,6 +147,7 @@ class Client(Operator):
     def close(self) -> None:
         """Close all connections; an embedded server stops soon after its last user."""
         self._wakes.close()
+        self._consumer.close()
         self._transport.close()
 
     # Pushing

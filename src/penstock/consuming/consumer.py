@@ -26,13 +26,17 @@ from penstock.consuming.handlers import Hook
 from penstock.consuming.outages import Outage, is_outage
 from penstock.consuming.polling import ReadyCursor, Sweeping, make_consumer_id, sweep_failed, wait_for_each
 from penstock.consuming.signals import Catcher
-from penstock.consuming.threads import Renewals, Signal, pause
+from penstock.consuming.threads import Renewals, Signal, Sweeper, pause
 from penstock.consuming.waiting import Key, Step, WaitGroups
 from penstock.consuming.wakes import Wakes
 from penstock.consuming.worker_threads import WorkerPool
 from penstock.errors import AlreadyExists, InvalidInput, PenstockError
 
 log = logging.getLogger("penstock.consumer")
+
+# How many timers a sweep beside the consumers serves at once, and how long it waits for a connection.
+_PORTION = 100
+_SWEEP_PATIENCE = 2.0
 
 
 class Consumer:
@@ -47,6 +51,8 @@ class Consumer:
         self._wakes = wakes
         self._counters = counters
         self._renewals = Renewals()
+        self._sweeper = Sweeper(waits.sweep_in, self._sweep_portion)
+        waits.sweep_sooner = self._sweeper.wake
         self.reset()
 
     def reset(self) -> None:
@@ -55,6 +61,12 @@ class Consumer:
         self._ready_cursors: dict[tuple[str, str], ReadyCursor] = {}
         self._subscribed: set[tuple[str, str]] = set()
         self._sweeping = Sweeping()
+        self._one_sweep = threading.Lock()
+        self._sweeper.reset()
+
+    def close(self) -> None:
+        """Sweep no more."""
+        self._sweeper.close()
 
     def consume(
         self,
@@ -125,7 +137,8 @@ class Consumer:
 
     def sweep(self) -> SweepResult | None:
         """Fire due timers: expired leases, delays, backoffs."""
-        return self._sweep_since(None)
+        with self._one_sweep:
+            return self._run_sweep(Sweep())
 
     def forget_group(self, queue: str, group: str) -> None:
         """Take note that a group may be gone, so that it is created again."""
@@ -167,13 +180,15 @@ class Consumer:
         return self._look(wanted)
 
     def _look(self, wanted: Pop) -> Batch | None:
-        """Look once, and again where a sweep brought work."""
+        """Look once, and where there is nothing, once more after a sweep that brought work."""
         while True:
-            if self._sweeping.due():
-                self._sweep()
+            brought = self._sweeping.brought
             batch = self._pop(wanted)
-            if batch is not None or not self._sweep():
+            if batch is not None:
                 return batch
+            self._sweep()
+            if self._sweeping.brought == brought:
+                return None
 
     def _wait(
         self, wanted: Pop, deadline: float, stop: threading.Event | None, outage: Outage | None = None
@@ -188,18 +203,16 @@ class Consumer:
                 step, seconds = self._waits.step(waiter, pending_check=self.pending_check)
                 match step:
                     case Step.POP:
-                        if self._waits.sweep_due():
-                            self._sweep(outage)
                         began = self._waits.now()
                         batch = self._pop(wanted, outage)
                         self._waits.popped(waiter, began, batch is not None)
+                        self._sweeper.ensure()
                         if batch is not None:
                             return batch
                     case Step.CHECK:
                         began = self._waits.now()
                         self._waits.checked(waiter, began, self._has_pending(wanted, outage))
-                    case Step.SWEEP:
-                        self._sweep(outage)
+                        self._sweeper.ensure()
                     case Step.SLEEP:
                         signal.wait(seconds, stop)
                     case Step.OVER:
@@ -218,6 +231,7 @@ class Consumer:
             return None
         ready.took(claims)
         self._waits.stir()
+        self._sweeper.ensure()
         return Batch(wanted.queue, wanted.group, claims, self._settle, asked_at)
 
     def _settle(self, operation: Operation[Any]) -> Any:
@@ -253,26 +267,44 @@ class Consumer:
             ready.begin_at_front()
         return pending
 
-    def _sweep(self, outage: Outage | None = None) -> bool:
-        """Sweep, and say whether that may have brought work; others' timers must not keep this one from popping."""
-        try:
-            return self._sweeping.did(self._sweep_since(self._sweeping.since(), outage))
-        except PenstockError as error:
-            if outage is not None and is_outage(error):
-                raise
-            sweep_failed(error)
-            return False
+    def _sweep(self) -> None:
+        """Sweep, or wait for a sweep that is about to begin; others' timers must not keep this one from popping."""
+        asked_at = time.monotonic()
+        with self._one_sweep:
+            if self._sweeping.began > asked_at:
+                return
+            try:
+                self._sweeping.did(self._run_sweep(Sweep(self._sweeping.since())))
+            except PenstockError as error:
+                sweep_failed(error)
 
-    def _sweep_since(self, since: datetime | None, outage: Outage | None = None) -> SweepResult | None:
+    def _sweep_portion(self) -> bool:
+        """Serve some timers beside the consumers; say whether to go on. In an outage they find out by themselves."""
+        with self._one_sweep:
+            operation = Sweep(self._sweeping.since(), _PORTION)
+            try:
+                self._sweeping.did(self._run_sweep(operation, _SWEEP_PATIENCE, retry=False))
+            except PenstockError as error:
+                if is_outage(error):
+                    log.debug("no sweep, because the database cannot be used: %s", error)
+                    return False
+                sweep_failed(error)
+        return True
+
+    def _run_sweep(
+        self,
+        operation: Sweep,
+        timeout: float | None = None,
+        *,
+        retry: bool = True,
+    ) -> SweepResult | None:
         self._counters.add("sweeps", 1)
-        self._waits.sweep_begins()
         swept = None
         try:
-            # A loop has its own way to try again.
-            swept = self._transport.run(Sweep(since), _left(outage), retry=outage is None)
+            swept = self._transport.run(operation, timeout, retry=retry)
             return swept
         finally:
-            self._waits.swept(swept)
+            self._waits.swept(swept, all_due=swept is None or swept.woken < operation.max_timers)
 
     def _ready_cursor(self, queue: str, group: str) -> ReadyCursor:
         return self._ready_cursors.setdefault((queue, group), ReadyCursor())

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -94,6 +94,51 @@ class Renewals:
         while wait is not None and not batch.settled:
             await asyncio.sleep(wait)
             wait = await renew(batch, lease)
+
+
+class Sweeper:
+    """Sweeps beside the consumers of a client: a task, which ends by itself when nobody consumes any more."""
+
+    def __init__(self, due_in: Callable[[], float | None], sweep: Callable[[], Awaitable[bool]]) -> None:
+        # `due_in` says in how many seconds to sweep, None for never; `sweep` whether to go on.
+        self._due_in = due_in
+        self._sweep = sweep
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, in a process that was forked."""
+        self._task: asyncio.Task[None] | None = None
+        self._signal: Signal | None = None
+        self._closed = False
+
+    def ensure(self) -> None:
+        """See to it that somebody sweeps."""
+        task = self._task
+        if self._closed or (task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop()):
+            return
+        self._signal = Signal()
+        self._task = asyncio.create_task(self._work(self._signal), name="penstock-sweeper")
+
+    def wake(self) -> None:
+        """Let it see that a sweep is due earlier."""
+        if self._signal is not None:
+            self._signal.give()
+
+    async def close(self) -> None:
+        """Sweep no more."""
+        self._closed = True
+        task, self._task = self._task, None
+        if task is not None and task.get_loop() is asyncio.get_running_loop():
+            self.wake()
+            await asyncio.wait({task}, timeout=LAST_MOMENT)
+            task.cancel()
+
+    async def _work(self, signal: Signal) -> None:
+        while not self._closed and (seconds := self._due_in()) is not None:
+            if seconds > 0:
+                await signal.wait(seconds, None)
+            elif not await self._sweep():
+                return
 
 
 class Worker:

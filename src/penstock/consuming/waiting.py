@@ -25,6 +25,8 @@ CHECK_FROM = 0.5
 _SHARED_LOOK = 0.25
 # A sweep is due when its predecessor said so, within these bounds; after something happened here, soon.
 _SWEEP_SOONEST, _SWEEP_SOON, _SWEEP_LATEST = 0.05, 0.1, 1.0
+# A client that nobody waits with goes on sweeping for so long after it did something.
+_SWEEP_ON = 1.0
 
 Clock = Callable[[], float]
 
@@ -42,7 +44,6 @@ class Step(Enum):
 
     POP = auto()
     CHECK = auto()
-    SWEEP = auto()
     SLEEP = auto()
     OVER = auto()
 
@@ -112,6 +113,8 @@ class WaitGroups:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
+        # Called when a sweep is due earlier than it was before; it must not wait for anything.
+        self.sweep_sooner: Callable[[], object] = lambda: None
         self.reset()
 
     def reset(self) -> None:
@@ -120,7 +123,7 @@ class WaitGroups:
         self._groups: dict[Key, WaitGroup] = {}
         self._sweep_at = 0.0
         self._swept_at = float("-inf")
-        self._sweeping = False
+        self._stirred_at = float("-inf")
 
     def enter(self, key: Key, deadline: float, signal: Callable[[], None]) -> Waiter:
         """Begin to wait; `signal` is woken, from any thread, when there is a new step."""
@@ -165,10 +168,7 @@ class WaitGroups:
                 return Step.SLEEP, waiter.deadline - now
             if now >= group.look_at:
                 return Step.CHECK if pending_check and group.pause >= CHECK_FROM else Step.POP, 0.0
-            if now >= self._sweep_at and not self._sweeping:
-                return Step.SWEEP, 0.0
-            wakes_at = min(group.look_at, waiter.deadline)
-            return Step.SLEEP, (wakes_at if self._sweeping else min(wakes_at, self._sweep_at)) - now
+            return Step.SLEEP, min(group.look_at, waiter.deadline) - now
 
     def popped(self, waiter: Waiter, began: float, found: bool) -> None:
         """Take note of a pop: whoever found something wakes two others, who may find more."""
@@ -200,22 +200,23 @@ class WaitGroups:
         """Return the time by which it all goes."""
         return self._clock()
 
-    def sweep_due(self) -> bool:
-        """Say whether a consumer that is at work should sweep now."""
-        return not self._sweeping and self._clock() >= self._sweep_at
-
-    def sweep_begins(self) -> None:
-        """Take note that somebody sweeps."""
-        self._sweeping = True
-
-    def swept(self, sweep: SweepResult | None) -> None:
-        """Take note of a sweep (None: another process was at it, or it failed)."""
+    def sweep_in(self) -> float | None:
+        """Return the seconds until the next sweep is due; None when this client consumes no more."""
         with self._lock:
             now = self._clock()
-            self._sweeping = False
+            if not self._groups and now > self._stirred_at + _SWEEP_ON:
+                return None
+            return max(0.0, self._sweep_at - now)
+
+    def swept(self, sweep: SweepResult | None, *, all_due: bool = True) -> None:
+        """Take note of a sweep (None: another process was at it, or it failed), and whether it did all that was due."""
+        with self._lock:
+            now = self._clock()
             self._swept_at = now
             worked = sweep is not None and sweep.woken + sweep.enrolled > 0
-            if sweep is None or worked or sweep.trimmed:
+            if not all_due:
+                self._sweep_at = now
+            elif sweep is None or worked or sweep.trimmed:
                 self._sweep_at = now + _SWEEP_SOON
             elif sweep.due_in is None:
                 self._sweep_at = now + _SWEEP_LATEST
@@ -256,4 +257,8 @@ class WaitGroups:
             return sum(len(group.waiters) for group in self._groups.values())
 
     def _stir(self, now: float) -> None:
-        self._sweep_at = min(self._sweep_at, max(now, self._swept_at + _SWEEP_SOON))
+        self._stirred_at = now
+        soon = max(now, self._swept_at + _SWEEP_SOON)
+        if soon < self._sweep_at:
+            self._sweep_at = soon
+            self.sweep_sooner()

@@ -104,6 +104,7 @@ class Release(Operation[bool], frozen=True):
 
 
 class Sweep(Repeatable[SweepResult | None], frozen=True):
-    """Fire due timers, all or those since a moment; None when another process is at it."""
+    """Fire due timers, all or those since a moment, and at most `max_timers`; None when another process is at it."""
 
     since: datetime | None = None
+    max_timers: int = 1000

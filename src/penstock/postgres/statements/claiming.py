@@ -151,8 +151,8 @@ def release(wanted: Release) -> Call[bool]:
 def sweep(wanted: Sweep) -> Call[SweepResult | None]:
     return Call(
         "SELECT s.*, extract(epoch FROM s.next_due - clock_timestamp())::float8 "
-        "FROM penstock.sweep(since => coalesce(%s::timestamptz, '-infinity')) s",
-        (wanted.since,),
+        "FROM penstock.sweep(%s::integer, coalesce(%s::timestamptz, '-infinity')) s",
+        (wanted.max_timers, wanted.since),
         lambda rows: SweepResult(*rows[0]) if rows else None,
     )
 
