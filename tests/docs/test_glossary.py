@@ -20,16 +20,15 @@ RETIRED = {
     "halls": "wait groups",
     "foreign": "user connection",
     "flown": "in flight",
-}
-# Still in use in rooms that are being rewritten; they move up as soon as the last name is gone.
-STILL_IN_USE = {
-    "flight": "batch, in flight",
-    "hurried": "short lock wait",
+    "hurried": "lock timeout",
     "lot": "push batch",
     "lots": "push batches",
     "parcel": "push batch",
-    "tell": "report, heartbeat",
     "telling": "heartbeat",
+}
+# Still in use in rooms that are being rewritten; they move up as soon as the last name is gone.
+STILL_IN_USE = {
+    "tell": "report, heartbeat",
 }
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 

@@ -24,8 +24,8 @@ def reference(name: str) -> str:
 def public_methods(kind: type[Any]) -> list[str]:
     # What these do is between the parts of the client.
     internal = {
-        *("ack_through", "begin", "block", "outcome", "settle", "settle_through_outages", "settling"),
-        *("acknowledged", "check", "reopen", "run"),
+        *("ack_through", "block", "settle", "settle_through_outages", "settling"),
+        *("acknowledged", "reopen", "write"),
     }
     return [
         name

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 
 import penstock.spark
+from penstock.broker.archives import ArchiveFile
 from penstock.pipeline.archiving import Archiving
-from penstock.postgres.statements.archive_calls import File
 from penstock.settings import resolve
 from penstock.spark.archiving import Job
 from spark.driver import QUIET
@@ -19,7 +19,7 @@ from spark.driver import QUIET
 class Killed(Archiving):
     """Archives, and dies when all that is left is to record it."""
 
-    def record(self, job: Job, files: Sequence[File]) -> int:
+    def record(self, job: Job, files: Sequence[ArchiveFile]) -> int:
         """Die."""
         os.killpg(os.getpgid(0), signal.SIGKILL)
         return 0

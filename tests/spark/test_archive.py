@@ -18,9 +18,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from penstock import Client, InvalidInput, Message, NotFound, PenstockError, Retryable
+from penstock.broker.archives import ArchiveFile
+from penstock.broker.ranges import PlannedPage
 from penstock.pipeline.archiving import ArchiveResult, Archiving, archive
-from penstock.postgres.statements.archive_calls import File
-from penstock.postgres.statements.range_calls import PlannedPage
 from penstock.settings import resolve
 from penstock.spark import archives
 from penstock.spark.archiving import Job, verify, write
@@ -302,7 +302,7 @@ def test_a_damaged_file_is_noticed_before_anything_counts(lab: Lab) -> None:
     before, stood = rows(lab.read()), positions(lab.client)
 
     class Damaged(Archiving):
-        def write(self, job: Job, pages: Sequence[PlannedPage]) -> list[File]:
+        def write(self, job: Job, pages: Sequence[PlannedPage]) -> list[ArchiveFile]:
             written = super().write(job, pages)
             swap_rows(files(lab.folder)[0])
             return written

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.postgres.statements.range_calls import PlannedPage
+from penstock.broker.ranges import PlannedPage
 from penstock.spark.admission import SAME_SECONDS, Backlog, cut
 from penstock.spark.planning import TASK_BYTES, deal
 from penstock.spark.positions import Numbers, Positions, numbers

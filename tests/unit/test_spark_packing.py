@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import InvalidInput
-from penstock.postgres.statements.stage_calls import Limits
+from penstock.broker.staging import QueueLimits
 from penstock.spark.packing import Packer
 
 BYTES = b"caf\xe9"
@@ -57,7 +57,7 @@ BAD_COLUMNS = {
 def packed(to: str | None = "out", /, **columns: Any) -> list[Any]:
     table = pa.table({"value": [b"a", b"b", b"c"], **columns})
     packer = Packer(to, 5)
-    return list(packer.pack(table, {name: Limits(100, 16) for name in packer.queues(table)}))
+    return list(packer.pack(table, {name: QueueLimits(100, 16) for name in packer.queues(table)}))
 
 
 @pytest.mark.parametrize(("columns", "said"), BAD_COLUMNS.values(), ids=BAD_COLUMNS)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.postgres.statements.archive_calls import Archived
-from penstock.postgres.statements.range_calls import PlannedPage
+from penstock.broker.archives import Archived
+from penstock.broker.ranges import PlannedPage
 from penstock.spark.archives import ArchivedPage
 from penstock.spark.planning import Page, Task, deal, split
 

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.broker.texts import storable
+from penstock.broker.arguments import storable
 
 
 @pytest.mark.parametrize(

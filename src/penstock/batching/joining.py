@@ -42,11 +42,11 @@ class PushJoiner:
 
     def weight(self, operation: Push) -> int:
         """Return the bytes."""
-        return sum(
-            _MESSAGE_BYTES * segment.count + len(segment.body)
-            for batch in operation.batches
-            for segment in batch.segments
-        )
+        size = 0
+        for batch in operation.batches:
+            for segment in batch.segments:
+                size += _MESSAGE_BYTES * segment.count + len(segment.body)
+        return size
 
     async def run(
         self, operations: Sequence[Push], lock_timeout: float | None

@@ -94,8 +94,11 @@ class Batching:
         await self._transport.close()
 
     def _push_lane(self, operation: Push) -> Lane[Any, Any] | None:
-        if not self.pushes or not all(batch.plain for batch in operation.batches):
+        if not self.pushes:
             return None
+        for batch in operation.batches:
+            if not batch.plain:
+                return None
         return self._lanes.get(Push) or self._open_lane(Push, "push", PushJoiner(self._transport))
 
     def _pop_lane(self, operation: Pop) -> Lane[Any, Any] | None:

@@ -1,4 +1,4 @@
-"""What callers may give instead of a text or a number: a `timedelta` for seconds, a number or a UUID for a name."""
+"""What callers may give instead of a text or a number: a `timedelta` for seconds, a number or a UUID for a name, …"""
 
 import math
 import threading
@@ -100,3 +100,12 @@ def as_text(given: T | int | UUID) -> T | str:
     if isinstance(given, UUID):
         return str(given)
     return given  # type: ignore[return-value]
+
+
+def storable(text: str) -> str:
+    """Return a text with what PostgreSQL cannot store, NUL and half of a surrogate pair, written as an escape sequence.
+
+    Both occur in what exceptions say. A failure that cannot be recorded would be a failure that does not count, so such
+    texts are changed instead of refused.
+    """
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()

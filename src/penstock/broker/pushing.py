@@ -76,7 +76,8 @@ class PushBatch(msgspec.Struct, frozen=True):
     @property
     def count(self) -> int:
         """How many messages it has."""
-        return sum(segment.count for segment in self.segments)
+        segments = self.segments
+        return segments[0].count if len(segments) == 1 else sum(segment.count for segment in segments)
 
 
 def due(delay: Seconds | None, at: datetime | None) -> Due | None:

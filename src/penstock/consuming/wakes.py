@@ -79,7 +79,8 @@ class Wakes:
 
     def pushed(self, places: Collection[Place]) -> None:
         """Wake those who wait for what was pushed; a place without a partition may be any of the queue."""
-        wake(self._transport.address, places)
+        if _waits:
+            wake(self._transport.address, places)
         if self.notify and places:
             self._with_hints().announce(place.queue for place in places)
 

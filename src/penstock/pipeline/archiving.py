@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import psycopg
     from pyspark.sql import SparkSession
 
+    from penstock.broker.archives import ArchiveFile
+    from penstock.broker.ranges import PlannedPage
     from penstock.postgres.database import Database
-    from penstock.postgres.statements.archive_calls import File
-    from penstock.postgres.statements.range_calls import PlannedPage
     from penstock.settings import Settings
     from penstock.spark.archiving import Job
     from penstock.spark.planning import Task
@@ -69,7 +69,7 @@ def archive(
     with Archiving(settings, spark, queue, to, partitions) as archiving:
         runs = list(archiving.plan(before))
         total = sum(page.stop - page.start for pages in runs for page in pages)
-        files: list[File] = []
+        files: list[ArchiveFile] = []
         for pages in runs:
             if progress is not None:
                 progress(sum(file.messages for file in files), total)
@@ -135,13 +135,14 @@ class Archiving:
 
     def plan(self, before: datetime | None = None) -> "Iterator[list[PlannedPage]]":
         """Yield what each run shall archive, oldest first in each partition."""
-        from penstock.postgres.statements import archive_calls, range_calls
+        from penstock.broker.operations.archives import FindArchivable
+        from penstock.broker.operations.ranges import PlanRanges
         from penstock.spark.planning import PAGE_BYTES
 
-        found = self.database.run(archive_calls.ranges(self.queue, before, self._partitions))
+        found = self.database.run(FindArchivable(self.queue, before, self._partitions))
         ids = [one.partition_id for one in found]
         ranges = [one.start for one in found], [one.stop for one in found]
-        pages = self.database.run(range_calls.plan(ids, *ranges, PAGE_BYTES)) if found else []
+        pages = self.database.run(PlanRanges(ids, *ranges, PAGE_BYTES)) if found else []
         self._names = {one.partition_id: one.partition for one in found}
         held: list[PlannedPage] = []
         size = 0
@@ -154,7 +155,7 @@ class Archiving:
         if held:
             yield held
 
-    def run(self, pages: "Sequence[PlannedPage]") -> "list[File]":
+    def run(self, pages: "Sequence[PlannedPage]") -> "list[ArchiveFile]":
         """Archive some pages: all of them or nothing. What it leaves when it fails, it or the next run removes."""
         job = self.begin()
         try:
@@ -172,15 +173,15 @@ class Archiving:
 
     def begin(self) -> "Job":
         """Begin a run, and clean up after those that never ended."""
+        from penstock.broker.operations.archives import BeginArchive
         from penstock.postgres.failures import translated
-        from penstock.postgres.statements import archive_calls
         from penstock.postgres.statements.call import call_for
         from penstock.spark.archiving import Job
         from penstock.spark.options import read_options
 
         if self._holder is None or self._holder.closed:
             self._holder = self.database.server.connect()
-        call = call_for(archive_calls.begin(self.queue, self.location))
+        call = call_for(BeginArchive(self.queue, self.location))
         with translated():
             begun = call.parse(self.database.execute(self._holder, call))
         for run, location in begun.left:
@@ -202,44 +203,44 @@ class Archiving:
             for part in deal(pages, 1, MOST_TASKS)
         ]
 
-    def write(self, job: "Job", pages: "Sequence[PlannedPage]") -> "list[File]":
+    def write(self, job: "Job", pages: "Sequence[PlannedPage]") -> "list[ArchiveFile]":
         """Write the files of a run."""
-        from penstock.postgres.statements.archive_calls import File
+        from penstock.broker.archives import ArchiveFile
 
         tasks = self.tasks(pages)
-        return self._in_tasks(partial(_write, job, tasks), len(tasks), list[File])
+        return self._in_tasks(partial(_write, job, tasks), len(tasks), list[ArchiveFile])
 
-    def verify(self, job: "Job", pages: "Sequence[PlannedPage]", files: "Sequence[File]") -> "list[File]":
+    def verify(self, job: "Job", pages: "Sequence[PlannedPage]", files: "Sequence[ArchiveFile]") -> "list[ArchiveFile]":
         """Compare files with the log, and see that they hold all pages and nothing else."""
-        from penstock.postgres.statements.archive_calls import File
+        from penstock.broker.archives import ArchiveFile
 
         _require_whole(pages, files)
-        return self._in_tasks(partial(_verify, job, list(files)), len(files), list[File])
+        return self._in_tasks(partial(_verify, job, list(files)), len(files), list[ArchiveFile])
 
-    def publish(self, job: "Job", files: "Sequence[File]") -> None:
+    def publish(self, job: "Job", files: "Sequence[ArchiveFile]") -> None:
         """Move the files of a run to their place."""
         self._in_task(partial(_publish, job, list(files)))
 
-    def record(self, job: "Job", files: "Sequence[File]") -> int:
+    def record(self, job: "Job", files: "Sequence[ArchiveFile]") -> int:
         """Record a run: from here on it is archived."""
-        from penstock.postgres.statements import archive_calls
+        from penstock.broker.operations.archives import RecordArchive
 
-        return self.database.run(archive_calls.record(job.run, files))
+        return self.database.run(RecordArchive(job.run, files))
 
     def clean(self, run: str, location: str) -> None:
         """Remove the files of a run that was not recorded, and forget it."""
-        from penstock.postgres.statements import archive_calls
+        from penstock.broker.operations.archives import ForgetArchive
 
         self._in_task(partial(_clean, location, self.queue, run))
-        self.database.run(archive_calls.forget(run))
+        self.database.run(ForgetArchive(run))
 
     def drop(self) -> int:
         """Drop from the log what is archived and read by all groups that retention waits for."""
-        from penstock.postgres.statements import archive_calls
+        from penstock.broker.operations.archives import DropArchived
 
         dropped, after = 0, 0
         while True:
-            done = self.database.run(archive_calls.drop(self.queue, self._partitions, after))
+            done = self.database.run(DropArchived(self.queue, self._partitions, after))
             dropped += done.messages
             if done.next_partition is None:
                 return dropped
@@ -273,7 +274,7 @@ def place(to: str) -> str:
     return to.rstrip("/") if colon and "/" not in scheme else str(Path(to).expanduser().absolute())
 
 
-def _require_whole(pages: "Sequence[PlannedPage]", files: "Sequence[File]") -> None:
+def _require_whole(pages: "Sequence[PlannedPage]", files: "Sequence[ArchiveFile]") -> None:
     """Refuse files that hold other ranges than those that are to be archived."""
     wanted: dict[int, int] = {}
     for page in pages:
@@ -307,7 +308,7 @@ def _each(work: Callable[[int], Any], sign: str, batches: Iterator[Any]) -> Iter
             yield pa.record_batch([pa.array([msgspec.msgpack.encode(result)], pa.binary())], ["result"])
 
 
-def _write(job: "Job", tasks: "list[Task]", number: int) -> "list[File]":
+def _write(job: "Job", tasks: "list[Task]", number: int) -> "list[ArchiveFile]":
     from pyspark import TaskContext
 
     from penstock.spark.archiving import write
@@ -317,13 +318,13 @@ def _write(job: "Job", tasks: "list[Task]", number: int) -> "list[File]":
     return write(job, tasks[number], f"{number}-{context.taskAttemptId() if context else 0}")
 
 
-def _verify(job: "Job", files: "list[File]", number: int) -> "list[File]":
+def _verify(job: "Job", files: "list[ArchiveFile]", number: int) -> "list[ArchiveFile]":
     from penstock.spark.archiving import verify
 
     return [verify(job, files[number])]
 
 
-def _publish(job: "Job", files: "list[File]", number: int) -> None:
+def _publish(job: "Job", files: "list[ArchiveFile]", number: int) -> None:
     from penstock.spark.archiving import publish
 
     publish(job, files)

@@ -53,7 +53,7 @@ def backfill(
     With `name`, it happens once, however often it is called. With `dry_run` nothing happens: the result says how many
     messages there are.
     """
-    from penstock.postgres.statements import archive_calls
+    from penstock.broker.operations.archives import GetPublishedBatch
     from penstock.spark import connections
     from penstock.spark.options import read_options
     from penstock.spark.positions import Watch
@@ -66,7 +66,7 @@ def backfill(
     options = read_options({**given, **chosen}, streaming=False)
     try:
         if name is not None:
-            published = connections.run(options.target, archive_calls.published(batch_writer(name)))
+            published = connections.run(options.target, GetPublishedBatch(batch_writer(name)))
             if published is not None:
                 return BackfillResult(source, target, name, 0, published, False, True)
         watch = Watch(options)

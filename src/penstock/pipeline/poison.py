@@ -19,13 +19,13 @@ from uuid import uuid4
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.broker.flows import EpochRange
+from penstock.broker.operations.flows import AddPoison, FindPoison, GetEpochRanges
 from penstock.pipeline import frames
 from penstock.pipeline.flow import Flow
 from penstock.pipeline.frames import Connection, Problem
 from penstock.pipeline.running import FAILURES, explain, java_classes, own_error
 from penstock.postgres.database import Database
-from penstock.postgres.statements import flow_calls
-from penstock.postgres.statements.flow_calls import Range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,11 +84,11 @@ class Search:
 
     def run(self) -> str | None:
         """Search; return what was found, in words, or None."""
-        ranges = self._database.run(flow_calls.epoch_ranges(str(self._query.id), str(self._query.runId)))
+        ranges = self._database.run(GetEpochRanges(str(self._query.id), str(self._query.runId)))
         if not ranges:
             return None
         columns = zip(*((one.partition_id, one.start, one.stop) for one in ranges), strict=True)
-        known = self._database.run(flow_calls.find_poison(self._flow.name, *map(list, columns)))
+        known = self._database.run(FindPoison(self._flow.name, *map(list, columns)))
         if len(known) >= MOST:
             return None
         found: list[Found] = []
@@ -104,7 +104,7 @@ class Search:
         for part, some in by_part.items():
             places = [(one.partition_id, one.offset) for one in some]
             errors = [one.error for one in some]
-            self._database.run(flow_calls.add_poison(self._flow.name, places, f"{self._flow.name}: {part}", errors))
+            self._database.run(AddPoison(self._flow.name, places, f"{self._flow.name}: {part}", errors))
         if not found:
             return None
         return f"{len(found)} messages at which it fails become dead letters ({found[0].part}: {found[0].error})"
@@ -128,7 +128,7 @@ class Probe:
         self._places: dict[str, Any] = {}
         self.runs = 0
 
-    def keep(self, ranges: Sequence[Range]) -> list[Span]:
+    def keep(self, ranges: Sequence[EpochRange]) -> list[Span]:
         """Read ranges, in the thread that will run the batches; return what there is of each source."""
         self._deadline = time.monotonic() + MOST_SECONDS
         self._spark.addTag(self._tag)
@@ -255,7 +255,7 @@ def _three_of(span: Span) -> tuple[int, int, int]:
     return span.start, (span.start + span.stop) // 2, span.stop - 1
 
 
-def _by_queue(ranges: Sequence[Range]) -> dict[str, tuple[str, str, str]]:
+def _by_queue(ranges: Sequence[EpochRange]) -> dict[str, tuple[str, str, str]]:
     """Return for each queue what to assign, where to start and where to end, as the connector's options."""
     wanted: defaultdict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
     for one in ranges:

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.errors import PySparkException
 
+from penstock.broker.operations.flows import ListFlows, RegisterFlow, ResetFlow
 from penstock.broker.operations.groups import ListGroups
 from penstock.broker.operations.log import CreateQueue, ListQueues
+from penstock.broker.operations.ranges import AdvanceReader, EnsureReader, GetHeads
+from penstock.broker.operations.staging import GetLimits
+from penstock.broker.ranges import Heads
 from penstock.errors import InvalidInput, NotFound, PenstockError, Retryable
 from penstock.pipeline import checking, checkpoints, frames, poison
 from penstock.pipeline.actions import actions, plugin_of
@@ -19,7 +23,6 @@ from penstock.pipeline.flow import DATA_SINK, Copy, Flow, derive_type
 from penstock.pipeline.frames import Connection, Problem
 from penstock.pipeline.running import BACKOFF_FIRST, PATIENCE, Running
 from penstock.postgres.database import Database
-from penstock.postgres.statements import flow_calls, range_calls, stage_calls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +85,7 @@ class QueryBuilder:
         checked = [made]
 
         def start() -> "StreamingQuery":
-            limits = self._database.run(stage_calls.limits(flow.outputs))
+            limits = self._database.run(GetLimits(flow.outputs))
             most = {name: limit.max_message_bytes for name, limit in limits.items()}
             frame = checked.pop() if checked else frames.flow_rows(spark, flow, self._connection)
             rows = frames.sink_rows(flow, frame, most)
@@ -148,7 +151,7 @@ class QueryBuilder:
 
     def _late_rows(self, name: str) -> int:
         """Return how many rows came too late in the runs before."""
-        return next((info.late_rows for info in self._database.run(flow_calls.flows()) if info.name == name), 0)
+        return next((info.late_rows for info in self._database.run(ListFlows()) if info.name == name), 0)
 
     def _ensure_queue(self, queue: str) -> bool:
         """Make a queue that is not there; return whether it was."""
@@ -167,20 +170,20 @@ class QueryBuilder:
                 and self._ensure_queue(queue)
                 and flow.name not in {group.name for group in self._database.run(ListGroups(queue))}
             ):
-                heads = self._database.run(range_calls.heads([queue], None, False))
+                heads = self._database.run(GetHeads([queue], None, False))
                 if heads.ids:
                     self._advance(flow, queue, heads)
             self._ensure_queue(queue)
-            self._database.run(range_calls.ensure_reader(queue, flow.name))
+            self._database.run(EnsureReader(queue, flow.name))
         except Retryable:
             raise
         except PenstockError as error:
             raise Problem(flow, flow.where, f"it cannot read {queue}: {error}") from error
 
-    def _advance(self, flow: Flow, queue: str, heads: range_calls.Heads) -> None:
+    def _advance(self, flow: Flow, queue: str, heads: Heads) -> None:
         self._until_free(
             f"flow {flow.name} cannot start with the latest now: somebody holds partitions of {queue}",
-            lambda: self._database.run(range_calls.advance(queue, flow.name, heads.ids, heads.heads)).busy,
+            lambda: self._database.run(AdvanceReader(queue, flow.name, heads.ids, heads.heads)).busy,
         )
 
     def _register(
@@ -201,19 +204,19 @@ class QueryBuilder:
         wanted = checkpoint or checkpoints.place(self._options.base, name)
         if self._is_here:
             wanted = checkpoints.absolute(wanted)
-        known = next((info for info in self._database.run(flow_calls.flows()) if info.name == name), None)
+        known = next((info for info in self._database.run(ListFlows()) if info.name == name), None)
         if known is not None and name in self._options.reset:
             self._until_free(
                 f"flow {name} cannot be reset now: somebody holds partitions that it reads",
-                lambda: self._database.run(flow_calls.reset(name, wanted)),
+                lambda: self._database.run(ResetFlow(name, wanted)),
             )
             self._echo(f"{name}: reset; its checkpoint is {wanted}")
         elif known is not None and checkpoint is None:
             wanted = known.checkpoint
-        kept = self._database.run(flow_calls.register(name, kind, ends, shape, wanted, listed))
+        kept = self._database.run(RegisterFlow(name, kind, *ends, shape, wanted, listed))
         if kept.writer is not None and kept.shape != shape and kept.shape in shapes:
             shape = kept.shape
-            kept = self._database.run(flow_calls.register(name, kind, ends, shape, wanted, listed))
+            kept = self._database.run(RegisterFlow(name, kind, *ends, shape, wanted, listed))
         if kept.writer is None:
             return Registration(kept.checkpoint, False)
         way_out = (

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
-from penstock.broker.texts import storable
+from penstock.broker.arguments import storable
+from penstock.broker.flows import FlowStatus
 from penstock.errors import CheckpointError, DataLost, PenstockError
-from penstock.postgres.statements.flow_calls import Telling as FlowStatus
 from penstock.spark.signing import SignedError, signed_error
 
 if TYPE_CHECKING:

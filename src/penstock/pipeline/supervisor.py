@@ -18,6 +18,8 @@ from uuid import uuid4
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from penstock.broker.flows import FlowStatus
+from penstock.broker.operations.flows import HeartbeatFlow, ListFlows, ListPausedFlows
 from penstock.errors import InvalidFlows, InvalidInput, PenstockError, Retryable, SetupError, Unavailable
 from penstock.pipeline import checking, checkpoints
 from penstock.pipeline.flow import Flow
@@ -26,8 +28,6 @@ from penstock.pipeline.loading import ship
 from penstock.pipeline.queries import QueryBuilder, RunOptions
 from penstock.pipeline.running import BACKOFF_FIRST, Running, explain
 from penstock.postgres.database import Database
-from penstock.postgres.statements import flow_calls
-from penstock.postgres.statements.flow_calls import Telling as FlowStatus
 from penstock.settings import Settings
 from penstock.spark.signing import new_sign
 
@@ -95,7 +95,7 @@ class Supervisor:
     def require_free(self) -> None:
         """Refuse flows that another supervisor runs, and conflicting names and queues, before Spark starts."""
         checking.prepare(self.flows)
-        for info in self._database.run(flow_calls.flows()):
+        for info in self._database.run(ListFlows()):
             is_run = info.state in ("starting", "running", "backing off") and info.supervisor is not None
             if info.name in self._names and is_run and not _is_dead(info.supervisor or ""):
                 raise _held(info.name, info.supervisor or "")
@@ -106,7 +106,7 @@ class Supervisor:
         heartbeat = threading.Thread(target=self._send_heartbeats, args=(done,), daemon=True)
         try:
             self._prepare(spark)
-            self._paused = self._database.run(flow_calls.paused())
+            self._paused = self._database.run(ListPausedFlows())
             heartbeat.start()
             self._loop(observe)
         except (PenstockError, Py4JError, OSError) as error:
@@ -156,9 +156,9 @@ class Supervisor:
     def _hold(self, name: str) -> None:
         """Claim a flow, or refuse if another supervisor runs it."""
         starting = FlowStatus("starting")
-        reply = self._database.run(flow_calls.tell(name, self._me, starting))
+        reply = self._database.run(HeartbeatFlow(name, self._me, starting))
         if reply.holder != self._me and _is_dead(reply.holder):
-            reply = self._database.run(flow_calls.tell(name, self._me, starting, take_over=True))
+            reply = self._database.run(HeartbeatFlow(name, self._me, starting, take_over=True))
         if reply.holder != self._me:
             raise _held(name, reply.holder)
         self._held.append(name)
@@ -174,7 +174,7 @@ class Supervisor:
             if member is not None and member.sent == status and member.running.is_over:
                 continue
             try:
-                self._database.run(flow_calls.tell(name, self._me, status))
+                self._database.run(HeartbeatFlow(name, self._me, status))
             except Unavailable:
                 return
             except PenstockError:
@@ -221,7 +221,7 @@ class Supervisor:
         while not done.wait(_TICK):
             try:
                 if time.monotonic() - asked_at >= _STATUS_SECONDS:
-                    self._paused, asked_at = self._database.run(flow_calls.paused()), time.monotonic()
+                    self._paused, asked_at = self._database.run(ListPausedFlows()), time.monotonic()
             except PenstockError:
                 # The database is away: the queries say so, and wait for it.
                 done.wait(_STATUS_SECONDS)
@@ -243,7 +243,7 @@ class Supervisor:
         beat = age >= _HEARTBEAT_SECONDS and not member.running.is_over
         if member.taken_by is not None or age < _STATUS_SECONDS or (status == known and not beat):
             return
-        reply = self._database.run(flow_calls.tell(member.running.name, self._me, status))
+        reply = self._database.run(HeartbeatFlow(member.running.name, self._me, status))
         member.sent, member.sent_at = status, time.monotonic()
         if reply.holder != self._me:
             member.taken_by = reply.holder

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.postgres.statements import range_calls
+from penstock.broker.operations.ranges import GetBacklog
 from penstock.spark.connections import run
 from penstock.spark.options import Target
 from penstock.spark.positions import Numbers, numbers
@@ -97,7 +97,7 @@ def _look(
     target: Target, some: Numbers, ranges: tuple[Numbers, Numbers, Numbers], messages: int, pieces: int
 ) -> Backlog:
     ids, starts, ends = (column[some].tolist() for column in ranges)
-    found = run(target, range_calls.backlog(ids, starts, ends, messages, pieces))
+    found = run(target, GetBacklog(ids, starts, ends, messages, pieces))
     columns = [numbers(column) for column in found]
     return Backlog(some[columns[0] - 1], *columns[1:])
 

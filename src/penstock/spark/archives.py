@@ -10,9 +10,9 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.broker.archives import Archived
+from penstock.broker.operations.archives import PlanArchived
 from penstock.errors import PenstockError, SetupError
-from penstock.postgres.statements import archive_calls
-from penstock.postgres.statements.archive_calls import Archived
 from penstock.spark.connections import run
 from penstock.spark.options import Target
 
@@ -56,7 +56,7 @@ def filesystem(location: str) -> tuple[Any, str]:
 def find(target: Target, ranges: "Sequence[tuple[Place, int, int, int]]") -> list[list[ArchivedPage]]:
     """Find for each range (place, partition, start, stop) the pages that hold it: all of it, or none."""
     columns = [list(column) for column in zip(*ranges, strict=True)]
-    lies: list[Archived] = run(target, archive_calls.plan(*columns[1:])) if ranges else []
+    lies: list[Archived] = run(target, PlanArchived(*columns[1:])) if ranges else []
     rest = deque(lies)
     found = []
     for place, number, start, stop in ranges:

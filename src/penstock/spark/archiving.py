@@ -13,8 +13,8 @@ from itertools import groupby, pairwise
 from typing import Any
 from urllib.parse import quote
 
+from penstock.broker.archives import Archived, ArchivedRange, ArchiveFile
 from penstock.errors import InvalidInput, PenstockError
-from penstock.postgres.statements.archive_calls import Archived, File, Range
 from penstock.spark import archives
 from penstock.spark.archives import ArchivedPage, filesystem
 from penstock.spark.options import ReadOptions
@@ -45,7 +45,7 @@ def queue_folder(queue: str) -> str:
     return f"queue={quote(queue, safe='')}"
 
 
-def write(job: Job, task: Task, number: str) -> list[File]:
+def write(job: Job, task: Task, number: str) -> list[ArchiveFile]:
     """Write what a task was dealt: a file for each date. `number` names the attempt."""
     import pyarrow.parquet as pq
 
@@ -69,7 +69,7 @@ def write(job: Job, task: Task, number: str) -> list[File]:
                 write_page_checksum=True,
             ) as writer,
         ):
-            files.append(File(path, list(rows.write(writer))))
+            files.append(ArchiveFile(path, list(rows.write(writer))))
     return files
 
 
@@ -87,7 +87,7 @@ class _Rows:
         """Add rows of one partition."""
         self._parts.append((part, span))
 
-    def write(self, writer: Any) -> Iterator[Range]:
+    def write(self, writer: Any) -> Iterator[ArchivedRange]:
         """Write row groups, and yield what lies where in them."""
         import pyarrow as pa
 
@@ -103,22 +103,22 @@ class _Rows:
                 group, size, row_group = [], 0, row_group + 1
 
 
-def _ranges(group: list[tuple[Any, tuple[int, str, int, int]]], row_group: int) -> Iterator[Range]:
+def _ranges(group: list[tuple[Any, tuple[int, str, int, int]]], row_group: int) -> Iterator[ArchivedRange]:
     """Yield the ranges of a row group; neighbours that follow each other are one."""
     row = 0
-    held: Range | None = None
+    held: ArchivedRange | None = None
     for part, (number, name, start, stop) in group:
         times = part.column("timestamp")
         first, last = (times[index].as_py().astimezone(UTC) for index in (0, -1))
         if held is not None and (held.partition_id, held.stop) == (number, start):
-            held = Range(
+            held = ArchivedRange(
                 *(number, name, held.start, stop, row_group, held.first_row, held.bytes + part.nbytes),
                 *(held.first_time, last),
             )
         else:
             if held is not None:
                 yield held
-            held = Range(number, name, start, stop, row_group, row, part.nbytes, first, last)
+            held = ArchivedRange(number, name, start, stop, row_group, row, part.nbytes, first, last)
         row += stop - start
     if held is not None:
         yield held
@@ -143,7 +143,7 @@ def _by_date(batch: Any, ids: dict[str, int]) -> Iterator[tuple[date, Any, tuple
         yield day, rows.slice(low, high - low), span
 
 
-def verify(job: Job, file: File) -> File:
+def verify(job: Job, file: ArchiveFile) -> ArchiveFile:
     """Read a file back, compare it row for row with the log, and return it with its size and checksum."""
     import pyarrow.parquet as pq
 
@@ -163,10 +163,10 @@ def verify(job: Job, file: File) -> File:
         while chunk := stream.read(_CHUNK):
             size += len(chunk)
             digest.update(chunk)
-    return File(file.path, file.ranges, size, digest.hexdigest())
+    return ArchiveFile(file.path, file.ranges, size, digest.hexdigest())
 
 
-def _compare(job: Job, path: str, parts: Sequence[Range]) -> None:
+def _compare(job: Job, path: str, parts: Sequence[ArchivedRange]) -> None:
     """Compare a row group with the log, as the connector reads the one and the other."""
     import pyarrow as pa
 
@@ -209,15 +209,15 @@ def _log(job: Job, task: Task) -> Iterator[Any]:
         ) from None
 
 
-def _page(job: Job, part: Range) -> Page:
+def _page(job: Job, part: ArchivedRange) -> Page:
     return Page(part.partition_id, job.queue, part.partition, part.start, part.stop, part.bytes)
 
 
-def _place(part: Range) -> tuple[int, int]:
+def _place(part: ArchivedRange) -> tuple[int, int]:
     return part.row_group, part.first_row
 
 
-def publish(job: Job, files: Sequence[File]) -> None:
+def publish(job: Job, files: Sequence[ArchiveFile]) -> None:
     """Move verified files to their place."""
     found, base = filesystem(job.location)
     folders = set()

@@ -6,8 +6,8 @@ how often: with the epoch it becomes one dead letter.
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.postgres.statements import stage_calls
-from penstock.postgres.statements.flow_calls import Letter
+from penstock.broker.flows import Letter
+from penstock.broker.operations.staging import BeginStage
 from penstock.spark.connections import run
 from penstock.spark.jobs import Job
 from penstock.spark.letters import stage_letters
@@ -71,6 +71,6 @@ class Aside:
         if not self._letters or job is None or group is None:
             return
         if self._stage is None:
-            self._stage = run(self._options.target, stage_calls.begin(job.writer, job.run, job.epoch))
+            self._stage = run(self._options.target, BeginStage(job.writer, job.run, job.epoch))
         stage_letters(self._options.target, self._stage, group, self._letters, of_source=True)
         self._letters = []

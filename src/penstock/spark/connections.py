@@ -10,10 +10,10 @@ import time
 from typing import TypeVar
 
 from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.staging import GetLimits
 from penstock.broker.retries import pauses
 from penstock.errors import Retryable, TimedOut, Unavailable
 from penstock.postgres.database import Database
-from penstock.postgres.statements import stage_calls
 from penstock.settings import resolve
 from penstock.spark.options import Target
 
@@ -41,7 +41,7 @@ def run(target: Target, operation: Operation[T], patience: float = PATIENCE) -> 
 
 def require_database(target: Target) -> None:
     """Refuse a database that cannot be reached, before tasks wait for it."""
-    run(target, stage_calls.limits([]), START_PATIENCE)
+    run(target, GetLimits([]), START_PATIENCE)
 
 
 def close() -> None:

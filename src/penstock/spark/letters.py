@@ -10,10 +10,12 @@ from itertools import chain
 
 import msgspec
 
+from penstock.broker.archives import LetterCopy
+from penstock.broker.arguments import storable
+from penstock.broker.flows import Letter
+from penstock.broker.operations.archives import CopyLetters, ListArchivedLetters
+from penstock.broker.operations.flows import StageDeadLetters
 from penstock.broker.places import Place
-from penstock.broker.texts import storable
-from penstock.postgres.statements import archive_calls, flow_calls
-from penstock.postgres.statements.flow_calls import Letter
 from penstock.spark import archives
 from penstock.spark.connections import run
 from penstock.spark.options import Target
@@ -22,19 +24,19 @@ from penstock.spark.options import Target
 def stage_letters(target: Target, stage: int, group: str, letters: Sequence[Letter], *, of_source: bool) -> None:
     """Say of messages that they become dead letters with their epoch."""
     storable_ones = [_storable(letter) for letter in letters]
-    run(target, flow_calls.stage_letters(stage, group, storable_ones, of_source=of_source))
-    missing = run(target, archive_calls.letters(stage))
+    run(target, StageDeadLetters(stage, group, storable_ones, of_source))
+    missing = run(target, ListArchivedLetters(stage))
     if not missing:
         return
     wanted = [(Place(queue, partition), number, offset, offset + 1) for queue, partition, number, offset in missing]
     pages = list(chain.from_iterable(archives.find(target, wanted)))
     rows = (row for batch in archives.read(pages) for row in batch.to_pylist())
     copies = [
-        (page.lies.partition_id, *(row[name] for name in ("offset", "value", "key", "headers", "timestamp")))
+        LetterCopy(page.lies.partition_id, *(row[name] for name in ("offset", "value", "key", "headers", "timestamp")))
         for page, row in zip(pages, rows, strict=True)
     ]
     if copies:
-        run(target, archive_calls.copy_letters(stage, copies))
+        run(target, CopyLetters(stage, copies))
 
 
 def _storable(letter: Letter) -> Letter:

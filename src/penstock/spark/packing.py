@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.broker.packing import MAX_SEGMENT_BYTES, MAX_SEGMENT_MESSAGES
+from penstock.broker.staging import Column, QueueLimits, StagedPart
 from penstock.client.pushes import partition_for_key
 from penstock.errors import InvalidInput, MessageTooLarge
-from penstock.postgres.statements.stage_calls import Column, Limits, Part
 from penstock.spark.positions import Numbers
 
 # How much is sent at once: PostgreSQL takes large parameters slowly.
@@ -43,7 +43,7 @@ class Packer:
             _Rows(table, None, self._task, self._rows)
         return [name for name in pc.unique(names).to_pylist() if name is not None]
 
-    def pack(self, table: Any, limits: Mapping[str, Limits]) -> Iterator[Part]:
+    def pack(self, table: Any, limits: Mapping[str, QueueLimits]) -> Iterator[StagedPart]:
         """Pack a table of rows into parts; all of them are checked before the first."""
         rows = _Rows(table, self._queue, self._task, self._rows)
         self._rows += table.num_rows
@@ -67,7 +67,7 @@ class _Rows:
         self._require("queue", self._queues)
         self._check_texts()
 
-    def parts(self, limits: Mapping[str, Limits]) -> Iterator[Part]:
+    def parts(self, limits: Mapping[str, QueueLimits]) -> Iterator[StagedPart]:
         queue_codes, queue_names = _codes(self._queues)
         self._check_sizes(queue_codes, [limits[name].max_message_bytes for name in queue_names])
         partition_codes, partition_names = _codes(self._placed(queue_codes, queue_names, limits))
@@ -85,7 +85,7 @@ class _Rows:
         queues, partitions = np.divmod(codes[starts[:-1]], len(partition_names))
         for low, high in pairwise(values.shares(starts)):
             part = starts[low : high + 1]
-            yield Part(
+            yield StagedPart(
                 [queue_names[code] for code in queues[low:high].tolist()],
                 [partition_names[code] for code in partitions[low:high].tolist()],
                 np.diff(part).tolist(),
@@ -94,7 +94,7 @@ class _Rows:
                 *((None, None) if headers is None else headers.columns(part, optional=True)),
             )
 
-    def _placed(self, queue_codes: Numbers, queue_names: list[str], limits: Mapping[str, Limits]) -> Any:
+    def _placed(self, queue_codes: Numbers, queue_names: list[str], limits: Mapping[str, QueueLimits]) -> Any:
         """Return the partition of each row: its own, that of its key, or any one of the queue's spread."""
         given = self._partitions
         if given is not None and given.null_count == 0:

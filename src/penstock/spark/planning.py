@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from penstock.broker.flows import PoisonMessage
+from penstock.broker.operations.flows import FindPoison
+from penstock.broker.operations.ranges import PlanRanges
 from penstock.broker.places import Place
-from penstock.postgres.statements import flow_calls, range_calls
-from penstock.postgres.statements.flow_calls import Poison
-from penstock.postgres.statements.range_calls import PlannedPage
+from penstock.broker.ranges import PlannedPage
 from penstock.spark import archives
 from penstock.spark.archives import ArchivedPage
 from penstock.spark.connections import run
@@ -58,7 +59,7 @@ class Task(InputPartition):
     pages: list[Page]
     snapshot: int | None = None
     first: bool = False
-    poison: list[Poison] = field(default_factory=list)
+    poison: list[PoisonMessage] = field(default_factory=list)
     archived: list[ArchivedPage] = field(default_factory=list)
 
     @property
@@ -81,7 +82,7 @@ def plan(options: ReadOptions, watch: Watch, ids: Numbers, starts: Numbers, stop
     if not wanted.any():
         return []
     ids, starts, stops = ids[wanted], starts[wanted], stops[wanted]
-    pages = run(options.target, range_calls.plan(ids.tolist(), starts.tolist(), stops.tolist(), PAGE_BYTES))
+    pages = run(options.target, PlanRanges(ids.tolist(), starts.tolist(), stops.tolist(), PAGE_BYTES))
     places = watch.places(ids)
     pages = [page for page in pages if page.partition_id in places]
     tasks = [
@@ -92,9 +93,7 @@ def plan(options: ReadOptions, watch: Watch, ids: Numbers, starts: Numbers, stop
         tasks = plan_archived(options, places, _before(pages, ids, starts, stops)) + tasks
     tasks = split(tasks, options.min_partitions)
     if options.group is not None:
-        poison = run(
-            options.target, flow_calls.find_poison(options.group, ids.tolist(), starts.tolist(), stops.tolist())
-        )
+        poison = run(options.target, FindPoison(options.group, ids.tolist(), starts.tolist(), stops.tolist()))
         for task in tasks if poison else ():
             task.poison = [one for one in poison if any(page.has(one.partition_id, one.offset) for page in task.ranges)]
     return tasks

@@ -8,10 +8,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.broker.operations.archives import FindArchivedAt, GetArchivedFloors
+from penstock.broker.operations.ranges import FindOffsets, FindPartitions, GetHeads, GetReaderPositions
 from penstock.broker.places import Place
+from penstock.broker.ranges import PartitionHead
 from penstock.errors import DataLost, InvalidInput, NotFound
-from penstock.postgres.statements import archive_calls, flow_calls, range_calls
-from penstock.postgres.statements.range_calls import Where
 from penstock.spark import archives
 from penstock.spark.connections import PATIENCE, run
 from penstock.spark.options import COMMITTED, EARLIEST, LATEST, Moments, Offsets, ReadOptions
@@ -73,7 +74,7 @@ class Watch:
         """Look where the partitions stand now; what does not exist is an error, or is left out."""
         options = self._options
         queues = list(options.assigned) if options.assigned is not None else options.queues
-        call = range_calls.heads(queues, options.pattern, floors, options.group, skip_missing)
+        call = GetHeads(queues, options.pattern, floors, options.group, skip_missing)
         seen = run(options.target, call, patience)
         ids = numbers(seen.ids)
         order = np.argsort(ids)
@@ -97,9 +98,9 @@ class Watch:
             self.standing(numbers(unknown))
         return self._places
 
-    def standing(self, ids: Numbers, *, archived: bool = False) -> dict[int, Where]:
+    def standing(self, ids: Numbers, *, archived: bool = False) -> dict[int, PartitionHead]:
         """Look where some partitions stand, by name; their floors may be those of the archive."""
-        found = run(self._options.target, range_calls.places(ids.tolist()))
+        found = run(self._options.target, FindPartitions(ids.tolist()))
         self._places.update({number: Place(where.queue, where.partition) for number, where in found.items()})
         if archived and found and self._options.archive:
             floors = self._with_archive(numbers(list(found)), numbers([where.floor for where in found.values()]))
@@ -109,7 +110,7 @@ class Watch:
 
     def _with_archive(self, ids: Numbers, floors: Numbers) -> Numbers:
         """Lower floors to where the archive begins, where that reaches the log."""
-        lowered: list[int] = run(self._options.target, archive_calls.floors(ids.tolist(), floors.tolist()))
+        lowered: list[int] = run(self._options.target, GetArchivedFloors(ids.tolist(), floors.tolist()))
         return numbers(lowered)
 
     def _assign(self, wanted: dict[str, list[str]], ids: Numbers, skip_missing: bool) -> Numbers:
@@ -144,19 +145,19 @@ class Watch:
 
     def _committed(self, spans: Spans) -> Numbers:
         queues = sorted({place.queue for place in self.places(spans.ids).values()})
-        found = run(self._options.target, flow_calls.positions(queues, self._options.group or ""))
+        found = run(self._options.target, GetReaderPositions(queues, self._options.group or ""))
         return np.maximum(Positions.of(*found).get(spans.ids, spans.floors), spans.floors)
 
     def at(self, ids: Numbers, moment: datetime) -> Numbers:
         """Find where a moment lies in each partition."""
-        in_log: list[int] = run(self._options.target, range_calls.offsets_at(ids.tolist(), moment))
+        in_log: list[int] = run(self._options.target, FindOffsets(ids.tolist(), moment))
         found = numbers(in_log)
         if not self._options.archive or not len(ids):
             return found
         # The log's answer is right, unless the moment lies before the log: then the archive has an earlier one.
         earlier = {
             page.partition_id: page.start if is_first else archives.offset_at(page, moment)
-            for page, is_first in run(self._options.target, archive_calls.at(ids.tolist(), moment))
+            for page, is_first in run(self._options.target, FindArchivedAt(ids.tolist(), moment))
         }
         return np.minimum(found, [earlier.get(number, offset) for number, offset in zip(ids, found, strict=True)])
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import numpy as np
 
+from penstock.broker.operations.ranges import AdvanceReader
 from penstock.errors import NotFound
-from penstock.postgres.statements import range_calls
 from penstock.spark.connections import run
 from penstock.spark.options import Target
 from penstock.spark.positions import Numbers, Positions, Watch
@@ -65,6 +65,6 @@ class Progress:
         for queue, (numbers, reached) in by_queue.items():
             # A queue that was deleted has no lag either; whether that is an error, who looks at its partitions decides.
             with suppress(NotFound):
-                call = range_calls.advance(queue, self._group, numbers, reached, lineage, not self._owns)
+                call = AdvanceReader(queue, self._group, numbers, reached, lineage, not self._owns)
                 busy += run(self._target, call).busy
         return busy

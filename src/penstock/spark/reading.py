@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from penstock.broker.operations.ranges import ReadRanges
 from penstock.broker.places import Place
 from penstock.errors import InvalidInput
-from penstock.postgres.statements import range_calls
 from penstock.spark import archives
 from penstock.spark.aside import Aside
 from penstock.spark.connections import START_PATIENCE, run
@@ -103,7 +103,7 @@ def messages(options: ReadOptions, task: Task) -> Iterator[Any]:
     for pages in _groups(task.pages):
         slices = run(
             options.target,
-            range_calls.read(
+            ReadRanges(
                 [page.partition_id for page in pages], [page.start for page in pages], [page.stop for page in pages]
             ),
         )

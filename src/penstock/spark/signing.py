@@ -18,7 +18,7 @@ from secrets import token_hex
 from typing import Any, NamedTuple, TypeVar
 
 from penstock import errors
-from penstock.broker.texts import storable
+from penstock.broker.arguments import storable
 from penstock.errors import PenstockError
 
 # What Spark calls of a data source, and of a reader or a writer, and where something can be refused.

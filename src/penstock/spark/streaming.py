@@ -22,9 +22,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from penstock.broker.operations.ranges import (
+    GetDeletedEnds,
+    GetNextSnapshot,
+    GetSnapshots,
+    KeepSnapshot,
+    NoteEpoch,
+    SaveSnapshot,
+)
+from penstock.broker.ranges import SnapshotName
 from penstock.errors import InvalidInput
-from penstock.postgres.statements import range_calls
-from penstock.postgres.statements.range_calls import SnapshotName
 from penstock.spark.admission import admit
 from penstock.spark.aside import Aside
 from penstock.spark.connections import START_PATIENCE, run
@@ -103,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = _name(start)
         if before != self._at:
             self._load(before)
-            following = run(self.options.target, range_calls.next_snapshot(before.snapshot_id))
+            following = run(self.options.target, GetNextSnapshot(before.snapshot_id))
             if following is not None:
                 self._progress.tell(self._positions, self._lineage)
                 return _offset(following)
@@ -145,7 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return what the snapshots between two offsets read."""
         if self._saved is not None and self._saved[:2] == (start, end):
             return self._saved[2]
-        chain = run(self.options.target, range_calls.chain(end, start))
+        chain = run(self.options.target, GetSnapshots(end, start))
         first: dict[int, int] = {}
         last: dict[int, int] = {}
         for row in reversed(chain):
@@ -159,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Task)  # noqa: S101
         job = current_job()
         if partition.first and partition.snapshot is not None and job is not None:
-            note = range_calls.note_epoch(job.writer, job.run, job.epoch, partition.snapshot)
+            note = NoteEpoch(job.writer, job.run, job.epoch, partition.snapshot)
             run(self.options.target, note)
         aside = Aside(self.options, job, partition)
         yield from read_task(self.options, partition, aside)
@@ -213,7 +220,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _keep(self, name: SnapshotName) -> None:
         if time.monotonic() > self._kept:
-            run(self.options.target, range_calls.keep_snapshot(name.snapshot_id))
+            run(self.options.target, KeepSnapshot(name.snapshot_id))
             self._kept = time.monotonic() + _KEEP_SECONDS
 
     def _unread(self, spans: Spans, positions: Positions, limit: ReadLimit) -> tuple[Numbers, Numbers, Numbers]:
@@ -254,7 +261,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         depth = self._depth + 1
         everything = (positions.ids.tolist(), positions.offsets.tolist()) if depth % _FULL_EVERY == 0 else None
         ranges = ids.tolist(), starts.tolist(), ends.tolist()
-        self._at, self._lineage = run(self.options.target, range_calls.save_snapshot(parent, ranges, everything))
+        self._at, self._lineage = run(self.options.target, SaveSnapshot(parent, *ranges, *(everything or (None, None))))
         self._positions, self._depth = positions, depth
         self._saved = parent.snapshot_id if parent else 0, self._at, (ids, starts, ends)
         self._kept, self._batch_at = time.monotonic() + _KEEP_SECONDS, time.monotonic()
@@ -262,7 +269,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _load(self, name: SnapshotName) -> None:
         """Find the positions of a snapshot that another process has saved."""
-        chain = run(self.options.target, range_calls.chain(name, None), START_PATIENCE)
+        chain = run(self.options.target, GetSnapshots(name, None), START_PATIENCE)
         full = chain[-1]
         positions = Positions.of(full.all_ids or [], full.all_positions or [])
         for row in reversed(chain[:-1]):
@@ -289,7 +296,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _forget_deleted(self, gone: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Forget deleted partitions that were read to their end; return which of the positions are left without one."""
         ids, offsets = self._positions.ids, self._positions.offsets
-        ends = run(self.options.target, range_calls.deleted_ends(ids[gone].tolist()))
+        ends = run(self.options.target, GetDeletedEnds(ids[gone].tolist()))
         done = gone & (
             offsets
             >= np.array(

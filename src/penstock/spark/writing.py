@@ -15,10 +15,18 @@ from uuid import uuid4
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from penstock.broker.flows import Letter
+from penstock.broker.operations.flows import PublishEpoch
+from penstock.broker.operations.staging import (
+    AbortStages,
+    BeginStage,
+    FlushStages,
+    GetLimits,
+    PublishStages,
+    StageSegments,
+)
+from penstock.broker.staging import EpochTarget, QueueLimits, StagedPart
 from penstock.errors import PenstockError
-from penstock.postgres.statements import flow_calls, stage_calls
-from penstock.postgres.statements.flow_calls import Letter
-from penstock.postgres.statements.stage_calls import Limits, Part
 from penstock.spark.connections import run
 from penstock.spark.jobs import Job, current_checkpoints, current_job
 from penstock.spark.letters import stage_letters
@@ -114,7 +122,7 @@ def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
     context = TaskContext.get()
     task = context.partitionId() if context else 0
     packer = Packer(options.queue, task)
-    limits: dict[str, Limits] = {}
+    limits: dict[str, QueueLimits] = {}
     sender = _Sender(options.target, job)
     messages = 0
     with sender:
@@ -126,7 +134,7 @@ def stage(options: WriteOptions, job: Job, batches: Iterator[Any]) -> Staged:
                 continue
             unknown = [name for name in packer.queues(table) if name not in limits]
             if unknown:
-                found: dict[str, Limits] = run(options.target, stage_calls.limits(unknown))
+                found: dict[str, QueueLimits] = run(options.target, GetLimits(unknown))
                 limits |= found
             for part in packer.pack(table, limits):
                 sender.send(part)
@@ -152,14 +160,14 @@ class _Sender:
             if kind is None:
                 self._wait()
                 if self.stage is not None:
-                    run(self._target, stage_calls.flush())
+                    run(self._target, FlushStages())
         finally:
             self._thread.shutdown()
 
-    def send(self, part: Part) -> None:
+    def send(self, part: StagedPart) -> None:
         """Send some segments when those before are through."""
         self._wait()
-        self._sending = self._thread.submit(run, self._target, stage_calls.stage(self._begun(), self._segments, part))
+        self._sending = self._thread.submit(run, self._target, StageSegments(self._begun(), self._segments, part))
         self._segments += len(part.counts)
 
     def send_letters(self, group: str, letters: list[Letter]) -> None:
@@ -169,7 +177,7 @@ class _Sender:
 
     def _begun(self) -> int:
         if self.stage is None:
-            self.stage = run(self._target, stage_calls.begin(self._job.writer, self._job.run, self._job.epoch))
+            self.stage = run(self._target, BeginStage(self._job.writer, self._job.run, self._job.epoch))
         return self.stage
 
     def _wait(self) -> None:
@@ -218,13 +226,13 @@ def publish(
     options: WriteOptions, job: Job, messages: list[WriterCommitMessage | None], reading: str | None = None
 ) -> None:
     """Publish what the tasks have staged, in the order of the tasks."""
-    sent = stage_calls.Sent(options.queue or "", reading)
+    sent = EpochTarget(options.queue or "", reading)
     staged = sorted((message for message in messages if isinstance(message, Staged)), key=lambda message: message.task)
     stages = [(message.stage, message.messages) for message in staged if message.stage is not None]
     if options.group is None:
-        run(options.target, stage_calls.publish(job.writer, job.run, job.epoch, stages, sent))
+        run(options.target, PublishStages(job.writer, job.run, job.epoch, stages, sent))
     else:
-        run(options.target, flow_calls.publish(options.group, job.writer, job.run, job.epoch, stages, sent))
+        run(options.target, PublishEpoch(options.group, job.writer, job.run, job.epoch, stages, sent))
 
 
 def give_up(target: Target, messages: list[WriterCommitMessage | None]) -> None:
@@ -233,7 +241,7 @@ def give_up(target: Target, messages: list[WriterCommitMessage | None]) -> None:
     if staged:
         job = staged[0].job
         stages = [message.stage for message in staged if message.stage is not None]
-        run(target, stage_calls.abort(job.writer, job.run, stages), patience=5.0)
+        run(target, AbortStages(job.writer, job.run, stages), patience=5.0)
 
 
 def _without_letters(table: Any) -> tuple[Any, list[Letter]]:

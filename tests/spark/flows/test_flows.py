@@ -19,12 +19,12 @@ from pyspark.sql.types import DoubleType, LongType, StringType
 
 import penstock.spark
 from penstock import Message
+from penstock.broker.flows import EpochRange
 from penstock.errors import InvalidInput, Retryable
 from penstock.pipeline import Flow, archive, checking, frames
 from penstock.pipeline.frames import Connection
 from penstock.pipeline.poison import MOST, Found, Probe, search
 from penstock.pipeline.testing import Dead, run_flow, run_steps
-from penstock.postgres.statements.flow_calls import Range
 from spark.faults import STEPS, epoch_faults
 from spark.test_streaming import until
 
@@ -338,7 +338,7 @@ def test_a_search_for_poison_takes_few_runs_and_blames_nobody_else(plant: Plant)
         for alias, queue in queues.items():
             values = [{"id": n, "x": float(n not in poison[alias])} for n in range(count)]
             plant.client.push(queue, values, partition="p")
-            ranges[alias] = Range(plant.number(queue, "p"), queue, "p", 0, count)
+            ranges[alias] = EpochRange(plant.number(queue, "p"), queue, "p", 0, count)
         probe = Probe(plant.spark, flow, Connection(plant.dsn))
         found: list[Found] = []
         try:

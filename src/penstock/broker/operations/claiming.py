@@ -5,12 +5,11 @@ from datetime import datetime
 
 import msgspec
 
-from penstock.broker.arguments import delay_time, lease_time
+from penstock.broker.arguments import delay_time, lease_time, storable
 from penstock.broker.claims import MAX_BYTES, Claim, ClaimRange, Lease
 from penstock.broker.infos import SweepResult
 from penstock.broker.names import check_group_names
 from penstock.broker.operations.operation import Operation, Repeatable
-from penstock.broker.texts import storable
 
 
 class Pop(Operation[list[Claim]], frozen=True):
