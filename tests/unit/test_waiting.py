@@ -58,18 +58,41 @@ def scene() -> Scene:
 def test_whoever_comes_first_looks_at_once_and_then_less_and_less_often(scene: Scene) -> None:
     waiter = scene.enter()
     pauses = []
-    for _ in range(14):
+    for _ in range(18):
         assert scene.step(waiter, check=False) is Step.POP
         scene.waits.popped(waiter, scene.now, False)
         scene.waits.swept(SweepResult(0, 0, 0, None, None, None))
         pauses.append(scene.sleep(waiter))
         scene.now += pauses[-1]
-    assert pauses[0] == pytest.approx(0.01)
+    assert pauses[0] == pytest.approx(0.002)
     assert pauses == sorted(pauses)
     assert pauses[-1] == pytest.approx(0.5)
 
 
-def test_from_half_a_second_on_only_the_check_is_made(scene: Scene) -> None:
+def test_pauses_stay_short_while_something_came_lately_unless_pushes_are_heard_of(scene: Scene) -> None:
+    waiter = scene.enter()
+    scene.find(waiter, True)
+    scene.waits.leave(waiter)
+    for listening, longest in ((False, 0.1), (True, 0.5)):
+        scene.waits.listening = lambda listening=listening: listening  # type: ignore[misc]
+        waiter = scene.enter()
+        pauses = []
+        for _ in range(16):
+            scene.find(waiter, False)
+            pauses.append(scene.sleep(waiter))
+            scene.now += pauses[-1]
+        assert max(pauses) == pytest.approx(longest)
+        scene.waits.leave(waiter)
+    scene.waits.listening = lambda: False
+    scene.now += 5
+    waiter = scene.enter()
+    scene.quieten(waiter)
+    assert scene.step(waiter) is Step.CHECK
+    scene.find(waiter, False)
+    assert scene.sleep(waiter) == pytest.approx(0.5)
+
+
+def test_from_a_tenth_of_a_second_on_only_the_check_is_made(scene: Scene) -> None:
     waiter = scene.enter()
     scene.quieten(waiter)
     assert scene.step(waiter) is Step.CHECK

@@ -82,6 +82,11 @@ class Batching:
         """Begin a transaction; nothing in it is joined with others."""
         return self._transport.transaction(connection)
 
+    @property
+    def can_listen(self) -> bool:
+        """Whether hints of other processes arrive here."""
+        return self._transport.can_listen
+
     def listen(self, listener: HintListener) -> Hints:
         """Exchange hints with other processes."""
         return self._transport.listen(listener)

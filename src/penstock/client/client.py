@@ -118,11 +118,11 @@ class Client(Operator):
 
     @property
     def notify(self) -> bool:
-        """Whether pushes hint to waiting consumers of other processes."""
+        """Whether pushes hint to waiting consumers of other processes: by default, unless a pooler is in between."""
         return self._wakes.notify
 
     @notify.setter
-    def notify(self, on: bool) -> None:
+    def notify(self, on: bool | None) -> None:
         self._wakes.notify = on
 
     @property

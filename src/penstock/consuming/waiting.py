@@ -1,9 +1,9 @@
 """How those who wait for messages share the work of looking.
 
 All who wait with one client for the same (queue, partition, group) form one *wait group*. The one who came first looks
-for all of them, at growing intervals: with a pop at first, and from half a second on with the cheap question whether
-anything is pending. The others sleep. Whoever finds something wakes two more, so that a burst wakes as many as it can
-feed and a single message wakes no crowd. A push in this process wakes as many as it has partitions.
+for all of them, at growing intervals: with a pop at first, and from a tenth of a second on with the cheap question
+whether anything is pending. The others sleep. Whoever finds something wakes two more, so that a burst wakes as many as
+it can feed and a single message wakes no crowd. A push in this process wakes as many as it has partitions.
 
 Everybody who waits is sure of one look that began after they came; when one is due soon they share it. Nothing here
 does any input or output: `step` says what to do next, and is told what came of it. So both clients wait alike.
@@ -19,8 +19,10 @@ from typing import NamedTuple
 from penstock.broker.infos import SweepResult
 
 # Pauses between looks grow from the first to the longest. From CHECK_FROM on, only the check is made.
-_FIRST, _GROWTH, _LONGEST = 0.01, 1.5, 0.5
-CHECK_FROM = 0.5
+_FIRST, _GROWTH, _LONGEST = 0.002, 1.5, 0.5
+CHECK_FROM = 0.1
+# Where nobody else's pushes are heard of, pauses are shorter for so long after something came.
+_LATELY, _LONGEST_LATELY = 5.0, 0.1
 # Those who come into a wait group that is known to be idle share a look, at most so often.
 _SHARED_LOOK = 0.25
 # A sweep is due when its predecessor said so, within these bounds; after something happened here, soon.
@@ -97,15 +99,15 @@ class WaitGroup:
             if self.waiters:
                 self.waiters[0].signal()
 
-    def found_nothing(self, began: float, now: float) -> None:
-        """Take note of a look in vain, and look less often."""
+    def found_nothing(self, began: float, now: float, longest: float) -> None:
+        """Take note of a look in vain, and look less often, with pauses of `longest` at most."""
         self.looked_at = max(self.looked_at, began)
         self.idle = True
         # Several who looked at the same time count as one.
         if began >= self.slowed_at:
             self.slowed_at = now
             self.look_at = now + self.pause
-            self.pause = min(_LONGEST, self.pause * _GROWTH)
+            self.pause = min(longest, self.pause * _GROWTH)
 
 
 class WaitGroups:
@@ -115,6 +117,8 @@ class WaitGroups:
         self._clock = clock
         # Called when a sweep is due earlier than it was before; it must not wait for anything.
         self.sweep_sooner: Callable[[], object] = lambda: None
+        # Says whether the pushes of other processes are heard of.
+        self.listening: Callable[[], bool] = lambda: False
         self.reset()
 
     def reset(self) -> None:
@@ -124,6 +128,7 @@ class WaitGroups:
         self._sweep_at = 0.0
         self._swept_at = float("-inf")
         self._stirred_at = float("-inf")
+        self._found_at = float("-inf")
 
     def enter(self, key: Key, deadline: float, signal: Callable[[], None]) -> Waiter:
         """Begin to wait; `signal` is woken, from any thread, when there is a new step."""
@@ -175,6 +180,7 @@ class WaitGroups:
         with self._lock:
             now, group = self._clock(), waiter.group
             if found:
+                self._found_at = now
                 group.idle = False
                 group.pause = _FIRST
                 group.look_at = now + _FIRST
@@ -182,7 +188,7 @@ class WaitGroups:
                     other.wake()
                 self._stir(now)
             else:
-                group.found_nothing(began, now)
+                group.found_nothing(began, now, self._longest(now))
                 # It may have parked a partition, to be looked at soon.
                 self._stir(now)
 
@@ -194,7 +200,8 @@ class WaitGroups:
                 group.idle = False
                 waiter.woken = True
             else:
-                group.found_nothing(began, self._clock())
+                now = self._clock()
+                group.found_nothing(began, now, self._longest(now))
 
     def now(self) -> float:
         """Return the time by which it all goes."""
@@ -255,6 +262,9 @@ class WaitGroups:
         """How many wait."""
         with self._lock:
             return sum(len(group.waiters) for group in self._groups.values())
+
+    def _longest(self, now: float) -> float:
+        return _LONGEST_LATELY if now < self._found_at + _LATELY and not self.listening() else _LONGEST
 
     def _stir(self, now: float) -> None:
         self._stirred_at = now
