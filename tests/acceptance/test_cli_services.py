@@ -145,7 +145,7 @@ def test_a_partition_that_is_locked_exits_with_4(penstock: CommandLine, client: 
     [
         ({"PENSTOCK_URL": "nonsense"}, "the address cannot be read"),
         ({"PENSTOCK_URL": "http://127.0.0.1:1"}, "gateway"),
-        ({"PENSTOCK_TIMEOUT": "soon"}, "PENSTOCK_TIMEOUT='soon' cannot be used"),
+        ({"PENSTOCK_TIMEOUT": "soon"}, "PENSTOCK_TIMEOUT='soon' is invalid"),
     ],
 )
 def test_a_wrong_set_up_exits_with_5(

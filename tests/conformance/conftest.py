@@ -163,8 +163,15 @@ RECORDED = Transports(lambda to: Recorder(Database(to)), lambda to: AsyncRecorde
 WAYS = {
     "sync": Way(Client, POSTGRES),
     "async": Way(InALoop, POSTGRES),
-    "sync, recorded": Way(Client, RECORDED),
     "async, one by one, recorded": Way(partial(InALoop, pop_batching=False, push_batching=False), RECORDED),
+}
+# The whole suite runs over the recorder with an asynchronous client; for the synchronous one, these files have every
+# operation that a client runs.
+SYNC_RECORDED = {"sync, recorded": Way(Client, RECORDED)}
+EVERY_OPERATION = {
+    *("delayed", "first_use", "pushing", "queues", "reading", "transactions"),
+    *("groups_dead_letters", "groups_nulls", "groups_operating", "groups_popping", "groups_seeking"),
+    *("groups_settling", "groups_transactions"),
 }
 # Other ways to pop, which make a difference to tests of groups only; `--every-way` runs all tests with them.
 POPPING = {
@@ -177,9 +184,12 @@ POPPING = {
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test with every way in that makes a difference to it."""
     if "open_api" in metafunc.fixturenames:
-        pops = metafunc.module.__name__.rpartition(".")[2].startswith("test_groups")
-        pops |= bool(metafunc.config.getoption("every_way"))
-        ways = WAYS | POPPING if pops else WAYS
+        every, file = metafunc.config.getoption("every_way"), metafunc.module.__name__.rpartition(".test_")[2]
+        ways = dict(WAYS)
+        if every or file in EVERY_OPERATION:
+            ways |= SYNC_RECORDED
+        if every or file.startswith("groups"):
+            ways |= POPPING
         metafunc.parametrize("way", list(ways.values()), ids=list(ways))
 
 

@@ -20,6 +20,7 @@ from penstock.broker.async_transport import AsyncTransactionScope, AsyncTranspor
 from penstock.broker.hints import HintListener, Hints
 from penstock.broker.operations.operation import Operation, Repeatable
 from penstock.broker.transport import TransactionScope, Transport
+from penstock.errors import InvalidInput
 
 R = TypeVar("R")
 
@@ -63,8 +64,11 @@ class Record:
 
     def sent(self, operation: Operation[R]) -> Operation[R]:
         """Return an operation as it arrives."""
-        encoded = msgspec.msgpack.encode(operation)
-        arrived: Operation[R] = _request_decoder().decode(encoded)
+        try:
+            encoded = msgspec.msgpack.encode(operation)
+            arrived: Operation[R] = _request_decoder().decode(encoded)
+        except (msgspec.ValidationError, UnicodeEncodeError) as error:
+            raise InvalidInput(f"{operation!r:.200} cannot be sent: {error}") from error
         assert type(arrived) is type(operation)
         assert msgspec.msgpack.encode(arrived) == encoded
         self.operations.append(arrived)

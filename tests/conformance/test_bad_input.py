@@ -134,7 +134,7 @@ BAD_CHANGES: dict[str, tuple[Act, type[PenstockError], str]] = {
     "a partition named any": (lambda a: a.create("new", partition="*"), InvalidInput, "any partition"),
     "too high a priority": (lambda a: a.create("new", partition="p", priority=1 << 15), InvalidInput, "-32768"),
     "a priority over 32 bits": (lambda a: a.create("new", partition="p", priority=1 << 40), InvalidInput, "range"),
-    "a priority of text": (lambda a: a.configure("old", partition="0", priority="x"), InvalidInput, "integer"),
+    "a priority of text": (lambda a: a.configure("old", partition="0", priority="x"), InvalidInput, "whole number"),
     "a priority of a queue": (lambda a: a.configure("old", priority=3), InvalidInput, "partition"),
     "a new queue's priority": (lambda a: a.create("new", priority=3), InvalidInput, "partition"),
     "a setting of a partition": (lambda a: a.create("new", partition="p", spread=2), InvalidInput, "belongs to the"),

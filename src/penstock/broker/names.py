@@ -67,6 +67,12 @@ def check_whole(name: str, value: int) -> None:
         raise InvalidInput(f"{name} is {value!r} but must be a whole number and not negative")
 
 
+def check_priority(priority: int | None) -> None:
+    """Refuse what is no priority; how large it may be the broker says."""
+    if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
+        raise InvalidInput(f"priority is {priority!r} but must be a whole number")
+
+
 def check_offset(offset: int | None) -> None:
     """Refuse what is no offset."""
     if offset is not None and not (isinstance(offset, int) and 0 <= offset < 1 << 63):

@@ -75,10 +75,11 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     body_start: int
     body: bytes
     ends: bytes
-    key_start: int
+    # None where there are no keys, or no headers.
+    key_start: int | None
     keys: bytes | None
     key_ends: bytes | None
-    header_start: int
+    header_start: int | None
     headers: bytes | None
     header_ends: bytes | None
 
@@ -93,9 +94,9 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
             # Columns end where their last value does: readers count on that.
             body=_first_of(self.body, self.ends, self.body_start, packed),
             ends=self.ends[:packed] + self.ends[nulls : nulls + count],
-            keys=self.keys and _first_of(self.keys, self.key_ends or b"", self.key_start, packed),
+            keys=self.keys and _first_of(self.keys, self.key_ends or b"", self.key_start or 0, packed),
             key_ends=self.key_ends and self.key_ends[:packed],
-            headers=self.headers and _first_of(self.headers, self.header_ends or b"", self.header_start, packed),
+            headers=self.headers and _first_of(self.headers, self.header_ends or b"", self.header_start or 0, packed),
             header_ends=self.header_ends and self.header_ends[:packed],
         )
 
@@ -196,10 +197,10 @@ def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: 
         ]
     keys: Iterable[str | None] = repeat(None, part.count)
     if part.keys is not None and part.key_ends is not None:
-        keys = _keys(part.keys, part.key_ends, part.key_start)
+        keys = _keys(part.keys, part.key_ends, part.key_start or 0)
     headers: Iterable[dict[str, str] | None] = repeat(None, part.count)
     if part.headers is not None and part.header_ends is not None:
-        headers = _all_headers(part.headers, part.header_ends, part.header_start)
+        headers = _all_headers(part.headers, part.header_ends, part.header_start or 0)
     return [
         StoredMessage(value, offset, moment, queue, partition, partition_id, key, header, attempt)
         for value, offset, moment, key, header in zip(values, offsets, part.times(), keys, headers, strict=True)

@@ -50,10 +50,10 @@ def record_batch(slices: Sequence[tuple[int, Slice]], pages: Sequence[Page]) -> 
             _names([home.queue for home in homes], stops, count),
             _names([home.partition for home in homes], stops, count),
             pa.array(offsets),
-            arrow.texts([(part.keys, part.key_ends, part.key_start) for part in parts], stops, count),
+            arrow.texts([(part.keys, part.key_ends, part.key_start or 0) for part in parts], stops, count),
             arrow.payloads(parts, stops, count),
             arrow.texts(
-                [(part.headers, part.header_ends, part.header_start) for part in parts],
+                [(part.headers, part.header_ends, part.header_start or 0) for part in parts],
                 stops,
                 count,
                 arrow.shown_headers,

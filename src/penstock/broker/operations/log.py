@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from penstock.broker.infos import MaintenanceResult, PartitionInfo, QueueInfo
-from penstock.broker.names import check_description, check_names, checked_settings
+from penstock.broker.names import check_description, check_names, check_priority, checked_settings
 from penstock.broker.operations.operation import Operation, Repeatable
 from penstock.broker.places import Place
 from penstock.errors import InvalidInput
@@ -32,6 +32,7 @@ class CreatePartition(Operation[None], frozen=True):
 
     def __post_init__(self) -> None:
         check_names(*self.place)
+        check_priority(self.priority)
 
 
 class ConfigureQueue(Repeatable[dict[str, Any]], frozen=True):
@@ -65,6 +66,7 @@ class ConfigurePartition(Repeatable[None], frozen=True):
 
     def __post_init__(self) -> None:
         check_names(*self.place)
+        check_priority(self.priority)
 
 
 class ListQueues(Repeatable[list[QueueInfo]], frozen=True):
