@@ -1,4 +1,4 @@
--- penstock.sweep(max_rows, since)
+-- penstock.sweep(max_rows, since, durable)
 --
 -- Does what time brings: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
 -- over, looks at parked ones once more, gives scheduled messages their offsets, answers doorbells, takes up partitions
@@ -12,13 +12,17 @@
 --
 -- Parameters: max_rows - how many timers to serve, at most, in the two seconds or so that it takes at most; since - timers that were due before are left alone. Served timers
 -- leave dead index entries behind, which nothing removes while somebody holds a transaction open; whoever sweeps often
--- begins where the last sweep says, and every few seconds at the beginning, for what was locked or committed late.
+-- begins where the last sweep says, and every few seconds at the beginning, for what was locked or committed late;
+-- durable - false commits the caller's transaction without waiting for the disk, unless scheduled messages were published:
+-- all else that a crash of the server undoes is due once more. Only for a caller who does nothing else in it.
 -- Returns: what was done; when the next timer is due, if that is within ten seconds; and where the next sweep may
 -- begin, null when this one did not get to the end. No row when another sweep is at work.
 -- Calls: require_read_committed, sweep_together, sweep_apart, retry_timers, put_off. Tables: sweep_lock (lock),
 -- failing_timers (read, delete).
 -- Granted to: consumer.
-CREATE OR REPLACE FUNCTION penstock.sweep(max_rows integer DEFAULT 1000, since timestamptz DEFAULT '-infinity')
+CREATE OR REPLACE FUNCTION penstock.sweep(
+    max_rows integer DEFAULT 1000, since timestamptz DEFAULT '-infinity', durable boolean DEFAULT true
+)
 RETURNS TABLE (woken integer, trimmed integer, enrolled integer, next_due timestamptz, swept_to timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -46,7 +50,7 @@ BEGIN
     passing := EXISTS (SELECT 1 FROM penstock.failing_timers f WHERE f.kind <> 'maintenance');
     BEGIN
         SELECT t.* INTO woken, trimmed, enrolled, next_due, swept_to
-        FROM penstock.sweep_together(max_rows, since, passing) t;
+        FROM penstock.sweep_together(max_rows, since, passing, durable) t;
         IF passing THEN
             DELETE FROM penstock.failing_timers f WHERE f.kind = 'sweep';
         END IF;
