@@ -13,11 +13,11 @@ import msgspec
 
 from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience, positive
 from penstock.broker.async_transport import AsyncTransport
-from penstock.broker.claims import MAX_BYTES
+from penstock.broker.claims import MAX_BYTES, AckedAndPopped, Claim
 from penstock.broker.counters import Counters
 from penstock.broker.infos import SweepResult
 from penstock.broker.messages import StoredMessage
-from penstock.broker.operations.claiming import Ack, HasPending, Pop, Renew, Sweep
+from penstock.broker.operations.claiming import Ack, AckAndPop, HasPending, Pop, Release, Renew, Sweep
 from penstock.broker.operations.groups import CreateGroup
 from penstock.broker.operations.operation import Operation
 from penstock.consuming.async_batch import AsyncBatch
@@ -25,17 +25,33 @@ from penstock.consuming.handlers import AsyncHook
 from penstock.consuming.outages import Outage, is_outage
 from penstock.consuming.polling import ReadyCursor, Sweeping, make_consumer_id, sweep_failed, wait_for_each
 from penstock.consuming.signals import Catcher
-from penstock.consuming.tasks import Renewals, Signal, Sweeper, pause
+from penstock.consuming.tasks import Renewals, Signal, Sweeper, finished_or_undone, pause
 from penstock.consuming.waiting import Key, Step, WaitGroups
 from penstock.consuming.wakes import Wakes
 from penstock.consuming.worker_tasks import WorkerPool
-from penstock.errors import AlreadyExists, InvalidInput, PenstockError
+from penstock.errors import AlreadyExists, InvalidInput, LeaseLost, PenstockError
 
 log = logging.getLogger("penstock.consumer")
 
 # How many timers a sweep beside the consumers serves at once, and how long it waits for a connection.
 _PORTION = 100
 _SWEEP_PATIENCE = 2.0
+
+
+class AsyncLast:
+    """The batch that a loop has handled last, if its ack is still to be sent."""
+
+    def __init__(self) -> None:
+        self._batch: AsyncBatch | None = None
+
+    def note(self, batch: AsyncBatch) -> None:
+        """Take note that a batch is to be acknowledged."""
+        self._batch = batch
+
+    def take(self) -> AsyncBatch | None:
+        """Return it, to be acknowledged now."""
+        batch, self._batch = self._batch, None
+        return batch
 
 
 class AsyncConsumer:
@@ -77,6 +93,7 @@ class AsyncConsumer:
         lease: Seconds | None = None,
         give_up_after: Seconds | None = None,
         on_error: Callable[[AsyncBatch, BaseException], object] | None = None,
+        defer_acks: bool = False,
         **options: Any,
     ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
@@ -86,23 +103,32 @@ class AsyncConsumer:
         owner = self.id
         outage = Outage(f"pop from {queue} for {group}", give_up)
         sleep = partial(pause, stop)
-        while stop is None or not stop.is_set():
-            try:
-                batch = await self.take(queue, group, stop, outage, lease=lease, **options)
-            except PenstockError as error:
-                await sleep(outage.pause(error))
-                continue
-            outage.over()
-            if batch is None:
-                return
-            log.debug("took %s", batch)
-            batch.settle_through_outages(sleep, hook)
-            try:
-                with self._renewals.keep(batch, lease):
-                    yield batch
-            finally:
-                if not batch.settled and not batch.abandoned and self.id == owner:
-                    await self._give_back(batch)
+        last = AsyncLast()
+        try:
+            while stop is None or not stop.is_set():
+                try:
+                    batch = await self.take(queue, group, stop, outage, last, lease=lease, **options)
+                except PenstockError as error:
+                    await sleep(outage.pause(error))
+                    continue
+                outage.over()
+                if batch is None:
+                    return
+                log.debug("took %s", batch)
+                batch.settle_through_outages(sleep, hook)
+                batch.defers = defer_acks
+                try:
+                    with self._renewals.keep(batch, lease):
+                        yield batch
+                finally:
+                    if self.id == owner:
+                        if batch.deferred:
+                            last.note(batch)
+                        elif not batch.settled and not batch.abandoned:
+                            await self._give_back(batch)
+        finally:
+            if self.id == owner:
+                await self._ack_now(last, stop)
 
     async def process(
         self,
@@ -125,6 +151,9 @@ class AsyncConsumer:
         allowed, ending = positive("timeout", timeout), positive("grace", grace)
         hook = None if on_error is None else AsyncHook(on_error)
 
+        # Nobody sees a batch between its last message and the next pop.
+        options.setdefault("defer_acks", True)
+
         def consume(stop: asyncio.Event) -> AsyncGenerator[AsyncBatch, None]:
             return self.consume(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
 
@@ -139,7 +168,7 @@ class AsyncConsumer:
     async def sweep(self) -> SweepResult | None:
         """Fire due timers: expired leases, delays, backoffs."""
         async with self._one_sweep:
-            return await self._run_sweep(Sweep())
+            return await self._run_sweep(Sweep(durable=False))
 
     def forget_group(self, queue: str, group: str) -> None:
         """Take note that a group may be gone, so that it is created again."""
@@ -155,6 +184,7 @@ class AsyncConsumer:
         group: str,
         stop: asyncio.Event | None = None,
         outage: Outage | None = None,
+        last: AsyncLast | None = None,
         *,
         partition: Name | None = None,
         max_messages: int = 100,
@@ -166,9 +196,12 @@ class AsyncConsumer:
         mode: str = "ordered",
         subscription: str | datetime = "all",
     ) -> AsyncBatch | None:
-        """Claim the next messages; with `wait`, look again for so many seconds."""
+        """Claim the next messages, and acknowledge the `last` ones; with `wait`, look again for so many seconds."""
         partition, lease, wait = as_text(partition), lease_time(lease), patience("wait", wait)
-        wanted = Pop(queue, group, partition, max_messages, max_bytes, max_partitions, lease, self.id, auto_ack)
+        # What is handed out need not survive a crash, unless it counts as done.
+        wanted = Pop(
+            queue, group, partition, max_messages, max_bytes, max_partitions, lease, self.id, auto_ack, durable=auto_ack
+        )
         await self._subscribe(queue, group, mode, subscription)
         if outage is not None and outage.begun:
             # Nothing else is tried before this works.
@@ -177,14 +210,14 @@ class AsyncConsumer:
             if found is not None:
                 return found
         if wait > 0:
-            return await self._wait(wanted, self._waits.now() + wait, stop, outage)
-        return await self._look(wanted)
+            return await self._wait(wanted, self._waits.now() + wait, stop, outage, last)
+        return await self._look(wanted, last)
 
-    async def _look(self, wanted: Pop) -> AsyncBatch | None:
+    async def _look(self, wanted: Pop, last: AsyncLast | None) -> AsyncBatch | None:
         """Look once, and where there is nothing, once more after a sweep that brought work."""
         while True:
             brought = self._sweeping.brought
-            batch = await self._pop(wanted)
+            batch = await self._pop(wanted, None, last)
             if batch is not None:
                 return batch
             await self._sweep()
@@ -192,7 +225,12 @@ class AsyncConsumer:
                 return None
 
     async def _wait(
-        self, wanted: Pop, deadline: float, stop: asyncio.Event | None, outage: Outage | None = None
+        self,
+        wanted: Pop,
+        deadline: float,
+        stop: asyncio.Event | None,
+        outage: Outage | None = None,
+        last: AsyncLast | None = None,
     ) -> AsyncBatch | None:
         """Look, alone or through those who wait for the same, until something is found, or time is up."""
         signal = Signal()
@@ -202,10 +240,12 @@ class AsyncConsumer:
         try:
             while stop is None or not stop.is_set():
                 step, seconds = self._waits.step(waiter, pending_check=self.pending_check)
+                if step is not Step.POP and last is not None:
+                    await self._ack_now(last, stop)
                 match step:
                     case Step.POP:
                         began = self._waits.now()
-                        batch = await self._pop(wanted, outage)
+                        batch = await self._pop(wanted, outage, last)
                         self._waits.popped(waiter, began, batch is not None)
                         self._sweeper.ensure()
                         if batch is not None:
@@ -222,18 +262,81 @@ class AsyncConsumer:
         finally:
             self._waits.leave(waiter)
 
-    async def _pop(self, wanted: Pop, outage: Outage | None = None) -> AsyncBatch | None:
+    async def _pop(self, wanted: Pop, outage: Outage | None = None, last: AsyncLast | None = None) -> AsyncBatch | None:
         ready = self._ready_cursor(wanted.queue, wanted.group)
         if (begin := ready.lows()) is not None:
             wanted = msgspec.structs.replace(wanted, ready_from=begin)
+        done = None if last is None else last.take()
         asked_at = time.monotonic()
-        claims = await self._transport.run(wanted, _left(outage))
+        try:
+            popping = (
+                self._ack_and_pop(done, wanted, outage)
+                if done is not None
+                else self._transport.run(wanted, _left(outage))
+            )
+            claims = await popping
+        except BaseException:
+            if last is not None and done is not None and not done.settled:
+                last.note(done)
+            raise
         if not claims:
             return None
         ready.took(claims)
         self._waits.stir()
         self._sweeper.ensure()
         return AsyncBatch(wanted.queue, wanted.group, claims, self._settle, asked_at)
+
+    async def _claim(self, done: AsyncBatch | None, wanted: Pop, outage: Outage | None) -> list[Claim]:
+        if done is not None:
+            return await self._ack_and_pop(done, wanted, outage)
+        return await self._transport.run(wanted, _left(outage))
+
+    async def _ack_and_pop(self, done: AsyncBatch, wanted: Pop, outage: Outage | None) -> list[Claim]:
+        """Acknowledge a batch and pop, in one call; where that fails, one after the other."""
+        acks = done.undeferred()
+        both = AckAndPop(acks.ranges, wanted)
+        try:
+            running = self._transport.run(both, _left(outage), retry=False)
+            # A cancellation must not lose what is done, nor keep what nobody is there to handle.
+            reply = await finished_or_undone(running, partial(self._undo, done))  # async only
+            # sync only: reply = running
+        except PenstockError as error:
+            log.debug("%s is acknowledged by itself, because that and the next pop in one call failed: %s", done, error)
+            await self._ack(done)
+            return await self._transport.run(wanted, _left(outage))
+        try:
+            done.acked_with_pop(acks, reply.acked)
+        except LeaseLost as lost:
+            log.warning("%s", lost)
+        return reply.claims
+
+    async def _undo(self, done: AsyncBatch, reply: AckedAndPopped) -> None:  # async only
+        done.settled = True
+        for claim in reply.claims:
+            if claim.lease_id is not None:
+                # Else its lease expires.
+                with suppress(PenstockError):
+                    await self._transport.run(Release(claim.lease))
+
+    async def _ack_now(self, last: AsyncLast, stop: asyncio.Event | None) -> None:
+        """Send an ack that is not followed by a pop."""
+        done = last.take()
+        if done is None:
+            return
+        done.undeferred()
+        try:
+            await self._ack(done)
+        except Exception:
+            done.abandoned = True
+            if stop is None or not stop.is_set():
+                raise
+            log.warning("%s could not be settled; its messages come again when its lease ends", done, exc_info=True)
+
+    async def _ack(self, done: AsyncBatch) -> None:
+        try:
+            await done.ack()
+        except LeaseLost as lost:
+            log.warning("%s", lost)
 
     async def _settle(self, operation: Operation[Any]) -> Any:
         """Run what a batch settles itself with."""
@@ -275,14 +378,14 @@ class AsyncConsumer:
             if self._sweeping.began > asked_at:
                 return
             try:
-                self._sweeping.did(await self._run_sweep(Sweep(self._sweeping.since())))
+                self._sweeping.did(await self._run_sweep(Sweep(self._sweeping.since(), durable=False)))
             except PenstockError as error:
                 sweep_failed(error)
 
     async def _sweep_portion(self) -> bool:
         """Serve some timers beside the consumers; say whether to go on. In an outage they find out by themselves."""
         async with self._one_sweep:
-            operation = Sweep(self._sweeping.since(), _PORTION)
+            operation = Sweep(self._sweeping.since(), _PORTION, durable=False)
             try:
                 self._sweeping.did(await self._run_sweep(operation, _SWEEP_PATIENCE, retry=False))
             except PenstockError as error:

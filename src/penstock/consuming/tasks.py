@@ -36,6 +36,19 @@ async def finished(awaitable: Awaitable[T]) -> T:
         raise
 
 
+async def finished_or_undone(awaitable: Awaitable[T], undo: Callable[[T], Awaitable[None]]) -> T:
+    """Await something to its end also when this task is cancelled meanwhile, and then undo what came of it."""
+    task = asyncio.ensure_future(awaitable)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=LAST_MOMENT)
+        if task.done() and not task.cancelled() and task.exception() is None:
+            await undo(task.result())
+        task.cancel()
+        raise
+
+
 def is_cancelled() -> bool:
     """Say whether this task itself was cancelled."""
     task = asyncio.current_task()
