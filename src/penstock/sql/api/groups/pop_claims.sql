@@ -15,7 +15,7 @@
 -- Returns: for each claim one row per slice. `claimed_from` is where the claim begins, `line_seq` which ready list entry
 -- it had, `line_level` which of the priorities, `shared` the group's mode.
 -- Calls: require_read_committed, ensure_group, claim_named, claim_partition, claim_range, stop_after_bytes, end_at,
--- segment_slices. Tables: queues, consumer_groups, partitions, segments (read), ready (delete), journal, claims (insert).
+-- joined_slice, segment_slices. Tables: queues, consumer_groups, partitions, segments (read), ready (delete), journal, claims (insert).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.pop_claims(
     queue_name     text,
@@ -65,6 +65,7 @@ DECLARE
     stop     bigint;
     head     bigint;
     sliced   boolean;
+    joined   boolean;
     wanted   integer := max_partitions;
     asked    integer;
     taken    integer;
@@ -176,7 +177,8 @@ BEGIN
                     sliced := true;
                 END IF;
                 ordinary := NOT shared OR claimed_to = stop; -- else the rest goes back to the ready list
-            ELSIF claimed_to > stop OR base_offset < claimed_from THEN
+            END IF;
+            IF NOT sliced AND (claimed_to > stop OR base_offset < claimed_from) THEN
                 claimed_to := least(claimed_to, stop);
                 IF num_nonnulls(keys, headers, run_counts) = 0 AND octet_length(ends) = 4 * count THEN
                     -- A part of a segment of plain values is cut here, as segment_slices does it.
@@ -195,7 +197,16 @@ BEGIN
                     sliced := true;
                 END IF;
             END IF;
-            IF ordinary AND sliced THEN
+            IF ordinary AND sliced AND count = 1 AND max_bytes <= 67108864 THEN
+                -- Messages that were pushed one at a time, it seems.
+                RETURN QUERY
+                SELECT
+                    group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to,
+                    line_level, line_seq, shared, s.*
+                FROM penstock.joined_slice(line.partition_id, claimed_from, claimed_to) s;
+                joined := FOUND;
+            END IF;
+            IF ordinary AND sliced AND joined IS NOT TRUE THEN
                 RETURN QUERY
                 SELECT
                     group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to,
