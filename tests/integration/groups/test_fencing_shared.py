@@ -72,14 +72,14 @@ def left_by_an_ack_of_all(connections: Connections, sql: Connection) -> list[tup
     create_group(sql, mode="shared")
     push_some(sql, 10)
     claim = must_pop(sql)
-    run(sql, group_calls.ack_message(claim, 5))
+    run(sql, Ack([claim.done(5, 6)]))
     one, other = connections.open(), connections.open(autocommit=True)
-    run(one, group_calls.ack_message(claim, 7))
-    call = group_calls.ack([claim], None)
+    run(one, Ack([claim.done(7, 8)]))
+    call = Ack([claim.done()])
     settling = start(other, call)
     assert settling.waits(sql)
     one.commit()
-    assert outcome(lambda: call.parse(settling.rows())) == "done"
+    assert reply(call, settling.rows()) == [True]
     return sql.execute("SELECT lo, hi FROM penstock.claims ORDER BY lo").fetchall()
 
 
