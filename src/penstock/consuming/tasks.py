@@ -10,6 +10,7 @@ from penstock.broker.arguments import Seconds
 from penstock.consuming.async_batch import AsyncBatch
 from penstock.consuming.async_renewing import first_pause, renew
 from penstock.consuming.handlers import LAST_MOMENT, AsyncHandler
+from penstock.errors import PenstockError
 
 T = TypeVar("T")
 
@@ -42,11 +43,14 @@ async def finished_or_undone(awaitable: Awaitable[T], undo: Callable[[T], Awaita
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait({task}, timeout=LAST_MOMENT)
-        if task.done() and not task.cancelled() and task.exception() is None:
-            await undo(task.result())
-        task.cancel()
+        # It goes on by itself where that takes longer.
+        await asyncio.wait({asyncio.ensure_future(_undone(task, undo))}, timeout=LAST_MOMENT)
         raise
+
+
+async def _undone(task: "asyncio.Task[T] | asyncio.Future[T]", undo: Callable[[T], Awaitable[None]]) -> None:
+    with suppress(PenstockError):
+        await undo(await task)
 
 
 def is_cancelled() -> bool:

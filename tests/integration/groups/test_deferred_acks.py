@@ -172,8 +172,10 @@ async def test_a_task_that_is_cancelled_keeps_no_claim_and_loses_no_ack(penstock
             working.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await working
+        async with asyncio.timeout(30):
+            while await client.claims("q"):
+                pass
         assert await client.lag("q") == 200 - seen
-        assert not await client.claims("q")
 
 
 def test_an_ack_whose_call_fails_is_sent_by_itself(penstock_dsn: str) -> None:
