@@ -95,7 +95,12 @@ OPTIONS = (
         "pop_batching", "on: concurrent pops, acks and renewals of an AsyncClient share a call", _switch, lambda: True
     ),
     Option("pending_check", "on: idle consumers call has_pending_messages before they pop", _switch, lambda: True),
-    Option("notify", "on: pushes notify waiting consumers of other processes with NOTIFY", _switch, lambda: False),
+    Option(
+        "notify",
+        "on: pushes notify waiting consumers of other processes with NOTIFY; unset: unless a pooler is in between",
+        _switch,
+        lambda: None,
+    ),
 )
 
 
@@ -122,7 +127,7 @@ class Settings:
     push_batching: bool
     pop_batching: bool
     pending_check: bool
-    notify: bool
+    notify: bool | None
     origins: tuple[Setting, ...]
 
     def is_default(self, name: str) -> bool:

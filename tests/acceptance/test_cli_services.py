@@ -70,6 +70,7 @@ def test_the_doctor_looks_at_everything(penstock: CommandLine) -> None:
         "python",
         "extras",
         "database",
+        "waking",
         "postgresql",
         "schema",
         "pooler",
@@ -90,6 +91,17 @@ def test_the_doctor_looks_at_everything(penstock: CommandLine) -> None:
         "privileges",
     ]
     assert {row[1] for row in rows} <= {"ok", "info", "warn"}
+
+
+def test_the_doctor_says_how_waiting_consumers_are_woken(
+    command: Callable[..., CommandLine], penstock_dsn: str
+) -> None:
+    def waking(**environ: str) -> str:
+        checks = command(PENSTOCK_URL=penstock_dsn, **environ)("doctor", "--json").objects
+        return next(str(check["found"]) for check in checks if check["check"] == "waking")
+
+    assert waking() == "by LISTEN and NOTIFY"
+    assert waking(PENSTOCK_NOTIFY="off") == "by polling: notify is off"
 
 
 def test_the_doctor_sees_a_database_that_is_down(command: Callable[..., CommandLine]) -> None:

@@ -105,6 +105,10 @@ class Recorder(Record):
         with self._transport.transaction(connection) as scope:
             yield RecordedScope(self, scope)
 
+    @property
+    def can_listen(self) -> bool:
+        return self._transport.can_listen
+
     def listen(self, listener: HintListener) -> Hints:
         return self._transport.listen(listener)
 
@@ -163,6 +167,10 @@ class AsyncRecorder(Record):
     async def transaction(self, connection: Any = None) -> AsyncIterator["AsyncRecordedScope"]:
         async with self._transport.transaction(connection) as scope:
             yield AsyncRecordedScope(self, scope)
+
+    @property
+    def can_listen(self) -> bool:
+        return self._transport.can_listen
 
     def listen(self, listener: HintListener) -> Hints:
         return self._transport.listen(listener)

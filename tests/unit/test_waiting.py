@@ -58,18 +58,41 @@ def scene() -> Scene:
 def test_whoever_comes_first_looks_at_once_and_then_less_and_less_often(scene: Scene) -> None:
     waiter = scene.enter()
     pauses = []
-    for _ in range(14):
+    for _ in range(18):
         assert scene.step(waiter, check=False) is Step.POP
         scene.waits.popped(waiter, scene.now, False)
         scene.waits.swept(SweepResult(0, 0, 0, None, None, None))
         pauses.append(scene.sleep(waiter))
         scene.now += pauses[-1]
-    assert pauses[0] == pytest.approx(0.01)
+    assert pauses[0] == pytest.approx(0.002)
     assert pauses == sorted(pauses)
     assert pauses[-1] == pytest.approx(0.5)
 
 
-def test_from_half_a_second_on_only_the_check_is_made(scene: Scene) -> None:
+def test_pauses_stay_short_while_something_came_lately_unless_pushes_are_heard_of(scene: Scene) -> None:
+    waiter = scene.enter()
+    scene.find(waiter, True)
+    scene.waits.leave(waiter)
+    for listening, longest in ((False, 0.1), (True, 0.5)):
+        scene.waits.listening = lambda listening=listening: listening  # type: ignore[misc]
+        waiter = scene.enter()
+        pauses = []
+        for _ in range(16):
+            scene.find(waiter, False)
+            pauses.append(scene.sleep(waiter))
+            scene.now += pauses[-1]
+        assert max(pauses) == pytest.approx(longest)
+        scene.waits.leave(waiter)
+    scene.waits.listening = lambda: False
+    scene.now += 5
+    waiter = scene.enter()
+    scene.quieten(waiter)
+    assert scene.step(waiter) is Step.CHECK
+    scene.find(waiter, False)
+    assert scene.sleep(waiter) == pytest.approx(0.5)
+
+
+def test_from_a_tenth_of_a_second_on_only_the_check_is_made(scene: Scene) -> None:
     waiter = scene.enter()
     scene.quieten(waiter)
     assert scene.step(waiter) is Step.CHECK
@@ -196,14 +219,12 @@ def test_a_room_is_empty_when_the_last_one_has_left(scene: Scene) -> None:
 def test_the_next_sweep_is_when_the_last_one_said_within_bounds(
     scene: Scene, sweep: SweepResult | None, pause: float
 ) -> None:
-    scene.waits.sweep_begins()
+    scene.enter()
     scene.now += 10
-    assert not scene.waits.sweep_due()
     scene.waits.swept(sweep)
-    scene.now += pause - 0.01
-    assert not scene.waits.sweep_due()
-    scene.now += 0.02
-    assert scene.waits.sweep_due()
+    assert scene.waits.sweep_in() == pytest.approx(pause)
+    scene.now += pause + 0.01
+    assert scene.waits.sweep_in() == 0
 
 
 def test_a_sweep_that_brought_work_makes_every_room_look(scene: Scene) -> None:
@@ -215,22 +236,33 @@ def test_a_sweep_that_brought_work_makes_every_room_look(scene: Scene) -> None:
 
 
 def test_what_happens_here_makes_a_sweep_due_soon(scene: Scene) -> None:
+    sooner: list[float] = []
+    scene.waits.sweep_sooner = lambda: sooner.append(scene.now)
     scene.now += 0.5
-    assert not scene.waits.sweep_due()
     scene.waits.stir()
-    assert scene.waits.sweep_due()
+    assert scene.waits.sweep_in() == 0
     scene.waits.swept(SweepResult(0, 0, 0, None, None, None))
-    scene.waits.stir()
-    assert not scene.waits.sweep_due()
-    scene.now += 0.11
-    assert scene.waits.sweep_due()
+    for _ in range(5):
+        scene.waits.stir()
+    assert scene.waits.sweep_in() == pytest.approx(0.1)
+    assert len(sooner) == 2
 
 
-def test_one_sweep_at_a_time(scene: Scene) -> None:
+def test_a_sweep_that_did_not_do_all_is_followed_by_the_next_at_once(scene: Scene) -> None:
+    scene.enter()
+    scene.waits.swept(SweepResult(100, 0, 0, None, None, None), all_due=False)
+    assert scene.waits.sweep_in() == 0
+
+
+def test_sweeps_go_on_while_somebody_waits_and_for_a_second_after_something_happened(scene: Scene) -> None:
+    assert scene.waits.sweep_in() is None
     waiter = scene.enter()
-    scene.find(waiter, False)
+    scene.now += 100
+    assert scene.waits.sweep_in() == 0
+    scene.waits.leave(waiter)
+    assert scene.waits.sweep_in() is None
+    scene.waits.stir()
+    scene.now += 0.9
+    assert scene.waits.sweep_in() == 0
     scene.now += 0.2
-    scene.find(waiter, False)
-    assert scene.step(waiter) is Step.SWEEP
-    scene.waits.sweep_begins()
-    assert scene.step(waiter) is Step.SLEEP
+    assert scene.waits.sweep_in() is None

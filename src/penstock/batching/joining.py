@@ -146,7 +146,9 @@ class AckJoiner:
         """Acknowledge; for each caller, which claims are done."""
         if len(operations) == 1:
             return [await self._transport.run(_with_timeout(operations[0], lock_timeout))]
-        done = await self._transport.run(Ack([each for op in operations for each in op.ranges], lock_timeout))
+        done = await self._transport.run(
+            Ack([each for op in operations for each in op.ranges], lock_timeout, any(op.durable for op in operations))
+        )
         replies = []
         begin = 0
         for operation in operations:
@@ -184,7 +186,9 @@ class RenewJoiner:
         if len(operations) == 1:
             return [await self._transport.run(_with_timeout(operations[0], lock_timeout))]
         leases = [each for operation in operations for each in operation.leases]
-        until = await self._transport.run(Renew(leases, operations[0].lease, lock_timeout))
+        until = await self._transport.run(
+            Renew(leases, operations[0].lease, lock_timeout, any(op.durable for op in operations))
+        )
         replies = []
         begin = 0
         for operation in operations:
@@ -221,7 +225,9 @@ class SweepJoiner:
         """Sweep once, from the earliest moment that anybody wants."""
         moments = [operation.since for operation in operations]
         since = None if None in moments else min(moment for moment in moments if moment is not None)
-        return [await self._transport.run(Sweep(since))] * len(operations)
+        most = max(operation.max_timers for operation in operations)
+        durable = any(operation.durable for operation in operations)
+        return [await self._transport.run(Sweep(since, most, durable))] * len(operations)
 
     async def abandon(self, reply: SweepResult | None) -> None:
         """Leave it as it is."""

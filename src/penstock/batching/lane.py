@@ -102,6 +102,11 @@ class Lane(Generic[O, R]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
+    @property
+    def busy(self) -> bool:
+        """Whether something waits or is in flight."""
+        return self._current is not None or bool(self._waiting or self._beside)
+
     async def submit(self, operation: O) -> R:
         """Run an operation, together with others where there are some.
 

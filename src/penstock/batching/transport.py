@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Hashable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from penstock import forks
 from penstock.batching.joining import AckJoiner, PopJoiner, PushJoiner, RenewJoiner, SweepJoiner
 from penstock.batching.lane import Joiner, Lane
 from penstock.broker.async_transport import AsyncTransactionScope, AsyncTransport
+from penstock.broker.claims import AckedAndPopped
 from penstock.broker.counters import Counters
 from penstock.broker.hints import HintListener, Hints
-from penstock.broker.operations.claiming import Ack, Pop, Renew, Sweep
+from penstock.broker.operations.claiming import Ack, AckAndPop, Pop, Renew, Sweep
 from penstock.broker.operations.operation import Operation
 from penstock.broker.operations.pushing import Push
 from penstock.errors import PenstockError
@@ -48,6 +49,8 @@ class Batching:
     def _begin(self) -> None:
         """Make all that belongs to one process."""
         self._lanes: dict[Hashable, Lane[Any, Any]] = {}
+        # How many acks with a pop are in flight.
+        self._both = 0
 
     def __repr__(self) -> str:
         return repr(self._transport)
@@ -71,6 +74,9 @@ class Batching:
         """Run an operation, together with others of its type where there are some."""
         if self._closed:
             raise PenstockError("this client is closed; make a new one")
+        if isinstance(operation, AckAndPop):
+            answer: Any = await self._ack_and_pop(operation, timeout, retry)
+            return cast(R, answer)
         find = self._kinds.get(type(operation))
         # One whose time is limited cannot wait with others.
         if find is None or timeout is not None or (lane := find(operation)) is None:
@@ -78,9 +84,36 @@ class Batching:
         reply: R = await lane.submit(operation)
         return reply
 
+    async def _ack_and_pop(
+        self,
+        operation: AckAndPop,
+        timeout: float | None,  # noqa: ASYNC109 - for the connection, and not for the whole
+        retry: bool,
+    ) -> AckedAndPopped:
+        """Run both in one call where nothing else is in flight; else each with others of its own type."""
+        lanes = [self._lanes.get(Ack), self._lanes.get(Pop)]
+        if not self.pops or not (self._both or any(lane is not None and lane.busy for lane in lanes)):
+            self._both += 1
+            try:
+                return await self._transport.run(operation, timeout, retry=retry)
+            finally:
+                self._both -= 1
+        acked = await self.run(Ack(operation.ranges, durable=operation.pop.durable), timeout, retry=retry)
+        try:
+            claims = await self.run(operation.pop, timeout, retry=retry)
+        except PenstockError:
+            # The acks took effect, which must not be lost. The next pop says what is wrong.
+            claims = []
+        return AckedAndPopped(acked, claims)
+
     def transaction(self, connection: Any = None) -> AbstractAsyncContextManager[AsyncTransactionScope]:
         """Begin a transaction; nothing in it is joined with others."""
         return self._transport.transaction(connection)
+
+    @property
+    def can_listen(self) -> bool:
+        """Whether hints of other processes arrive here."""
+        return self._transport.can_listen
 
     def listen(self, listener: HintListener) -> Hints:
         """Exchange hints with other processes."""

@@ -61,3 +61,10 @@ class Claim:
     def done(self, start: int | None = None, stop: int | None = None) -> ClaimRange:
         """Return the range from `start` to `stop`; by default, all of it."""
         return ClaimRange(self.group_id, self.partition_id, self.lease_id, start, stop)
+
+
+class AckedAndPopped(NamedTuple):
+    """What came of an ack and the pop after it: for each range whether it is done, and what was claimed."""
+
+    acked: list[bool]
+    claims: list[Claim]

@@ -20,6 +20,13 @@ class HintListener(Protocol):
 class Hints(Protocol):
     """The hints of one listener."""
 
+    @property
+    def listening(self) -> bool:
+        """Whether the hints of others arrive at present."""
+
+    def listen(self) -> None:
+        """Hear the hints of others, too; until then hints are only sent."""
+
     def announce(self, queues: Iterable[str]) -> None:
         """Say that something was pushed to these queues, in a moment."""
 
@@ -33,6 +40,10 @@ class HintSource(Protocol):
     @property
     def address(self) -> str:
         """What identifies the broker within this process."""
+
+    @property
+    def can_listen(self) -> bool:
+        """Whether hints arrive here, as far as is known; False before it is open."""
 
     def listen(self, listener: HintListener) -> Hints:
         """Exchange hints with other processes, until they are closed."""

@@ -141,11 +141,11 @@ class AsyncClient(AsyncOperator):
 
     @property
     def notify(self) -> bool:
-        """Whether pushes hint to waiting consumers of other processes."""
+        """Whether pushes hint to waiting consumers of other processes: by default, unless a pooler is in between."""
         return self._wakes.notify
 
     @notify.setter
-    def notify(self, on: bool) -> None:
+    def notify(self, on: bool | None) -> None:
         self._wakes.notify = on
 
     @property
@@ -175,6 +175,7 @@ class AsyncClient(AsyncOperator):
     async def close(self) -> None:
         """Close all connections; an embedded server stops soon after its last user."""
         self._wakes.close()
+        await self._consumer.close()
         await self._transport.close()
 
     # Pushing
@@ -312,6 +313,7 @@ class AsyncClient(AsyncOperator):
         lease: Seconds | None = None,
         give_up_after: Seconds | None = None,
         on_error: Callable[[AsyncBatch, BaseException], object] | None = None,
+        defer_acks: bool = False,
         **options: Any,
     ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background.
@@ -323,6 +325,10 @@ class AsyncClient(AsyncOperator):
         It goes on through any outage of the database, or raises what went wrong after `give_up_after` seconds of one. A
         batch is settled through an outage for as long as its lease lasts; then its messages are delivered again.
         `on_error` is called with a batch and the exception that its `with` block raised, before it is failed.
+
+        With `defer_acks` the acknowledgement at the end of an `async with batch:` is sent when the next batch is asked
+        for, together with that request: one round trip and one commit instead of two. It is also sent when the loop
+        ends or is closed. A process that is killed in between has its messages delivered again.
         """
         return self._consumer.consume(
             queue,
@@ -332,6 +338,7 @@ class AsyncClient(AsyncOperator):
             lease=lease,
             give_up_after=give_up_after,
             on_error=on_error,
+            defer_acks=defer_acks,
             **options,
         )
 

@@ -66,7 +66,14 @@ class AsyncBatch(ClaimedMessages):
 
     async def ack(self, up_to: int | None = None) -> None:
         """Acknowledge everything, or all below an offset; raises LeaseLost when the lease is not live."""
-        await self._acknowledge(self._run_through_outages, up_to)
+        await self._acknowledge(self._run_through_outages, self._ack(up_to), up_to)
+
+    async def ack_or_defer(self) -> None:
+        """Acknowledge everything, together with the next pop where the loop that this batch is of does that."""
+        if self.defers:
+            self._defer()
+        else:
+            await self.ack()
 
     async def ack_through(self, run: AsyncRun, up_to: int | None = None) -> None:
         """Acknowledge through something else, a transaction: what it rolls back it calls unsettled again."""
@@ -74,10 +81,9 @@ class AsyncBatch(ClaimedMessages):
         async def run_checked(operation: Operation[Any]) -> Any:
             return self._checked(operation, await run(operation))
 
-        await self._acknowledge(run_checked, up_to)
+        await self._acknowledge(run_checked, self._ack(up_to, durable=True), up_to)
 
-    async def _acknowledge(self, run: AsyncRun, up_to: int | None) -> None:
-        operation = self._ack(up_to)
+    async def _acknowledge(self, run: AsyncRun, operation: Operation[Any], up_to: int | None) -> None:
         if up_to is None:
             with self.settling():
                 await run(operation)
@@ -149,7 +155,7 @@ class AsyncBatch(ClaimedMessages):
             return
         try:
             if error is None:
-                await self.ack()
+                await self.ack_or_defer()
             elif isinstance(error, Exception):
                 await self._call_hook(error)
                 outcomes = await self.nack(error=error)

@@ -13,11 +13,11 @@ import msgspec
 
 from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience, positive
 from penstock.broker.async_transport import AsyncTransport
-from penstock.broker.claims import MAX_BYTES
+from penstock.broker.claims import MAX_BYTES, AckedAndPopped, Claim
 from penstock.broker.counters import Counters
 from penstock.broker.infos import SweepResult
 from penstock.broker.messages import StoredMessage
-from penstock.broker.operations.claiming import Ack, HasPending, Pop, Renew, Sweep
+from penstock.broker.operations.claiming import Ack, AckAndPop, HasPending, Pop, Release, Renew, Sweep
 from penstock.broker.operations.groups import CreateGroup
 from penstock.broker.operations.operation import Operation
 from penstock.consuming.async_batch import AsyncBatch
@@ -25,16 +25,35 @@ from penstock.consuming.handlers import AsyncHook
 from penstock.consuming.outages import Outage, is_outage
 from penstock.consuming.polling import ReadyCursor, Sweeping, make_consumer_id, sweep_failed, wait_for_each
 from penstock.consuming.signals import Catcher
-from penstock.consuming.tasks import Renewals, Signal, pause
+from penstock.consuming.tasks import Renewals, Signal, Sweeper, finished_or_undone, pause
 from penstock.consuming.waiting import Key, Step, WaitGroups
 from penstock.consuming.wakes import Wakes
 from penstock.consuming.worker_tasks import WorkerPool
-from penstock.errors import AlreadyExists, InvalidInput, PenstockError
+from penstock.errors import AlreadyExists, InvalidInput, LeaseLost, PenstockError
 
 log = logging.getLogger("penstock.consumer")
 
 # More threads or tasks than this are a mistake, and would take the machine down before anybody saw it.
 _MOST_CONCURRENT = 10_000
+# How many timers a sweep beside the consumers serves at once, and how long it waits for a connection.
+_PORTION = 100
+_SWEEP_PATIENCE = 2.0
+
+
+class AsyncLast:
+    """The batch that a loop has handled last, if its ack is still to be sent."""
+
+    def __init__(self) -> None:
+        self._batch: AsyncBatch | None = None
+
+    def note(self, batch: AsyncBatch) -> None:
+        """Take note that a batch is to be acknowledged."""
+        self._batch = batch
+
+    def take(self) -> AsyncBatch | None:
+        """Return it, to be acknowledged now."""
+        batch, self._batch = self._batch, None
+        return batch
 
 
 class AsyncConsumer:
@@ -49,6 +68,8 @@ class AsyncConsumer:
         self._wakes = wakes
         self._counters = counters
         self._renewals = Renewals()
+        self._sweeper = Sweeper(waits.sweep_in, self._sweep_portion)
+        waits.sweep_sooner = self._sweeper.wake
         self.reset()
 
     def reset(self) -> None:
@@ -57,6 +78,12 @@ class AsyncConsumer:
         self._ready_cursors: dict[tuple[str, str], ReadyCursor] = {}
         self._subscribed: set[tuple[str, str]] = set()
         self._sweeping = Sweeping()
+        self._one_sweep = asyncio.Lock()
+        self._sweeper.reset()
+
+    async def close(self) -> None:
+        """Sweep no more."""
+        await self._sweeper.close()
 
     async def consume(
         self,
@@ -68,6 +95,7 @@ class AsyncConsumer:
         lease: Seconds | None = None,
         give_up_after: Seconds | None = None,
         on_error: Callable[[AsyncBatch, BaseException], object] | None = None,
+        defer_acks: bool = False,
         **options: Any,
     ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
@@ -77,23 +105,32 @@ class AsyncConsumer:
         owner = self.id
         outage = Outage(f"pop from {queue} for {group}", give_up)
         sleep = partial(pause, stop)
-        while stop is None or not stop.is_set():
-            try:
-                batch = await self.take(queue, group, stop, outage, lease=lease, **options)
-            except PenstockError as error:
-                await sleep(outage.pause(error))
-                continue
-            outage.over()
-            if batch is None:
-                return
-            log.debug("took %s", batch)
-            batch.settle_through_outages(sleep, hook)
-            try:
-                with self._renewals.keep(batch, lease):
-                    yield batch
-            finally:
-                if not batch.settled and not batch.abandoned and self.id == owner:
-                    await self._give_back(batch)
+        last = AsyncLast()
+        try:
+            while stop is None or not stop.is_set():
+                try:
+                    batch = await self.take(queue, group, stop, outage, last, lease=lease, **options)
+                except PenstockError as error:
+                    await sleep(outage.pause(error))
+                    continue
+                outage.over()
+                if batch is None:
+                    return
+                log.debug("took %s", batch)
+                batch.settle_through_outages(sleep, hook)
+                batch.defers = defer_acks
+                try:
+                    with self._renewals.keep(batch, lease):
+                        yield batch
+                finally:
+                    if self.id == owner:
+                        if batch.deferred:
+                            last.note(batch)
+                        elif not batch.settled and not batch.abandoned:
+                            await self._give_back(batch)
+        finally:
+            if self.id == owner:
+                await self._ack_now(last, stop)
 
     async def process(
         self,
@@ -116,6 +153,9 @@ class AsyncConsumer:
         allowed, ending = positive("timeout", timeout), positive("grace", grace)
         hook = None if on_error is None else AsyncHook(on_error)
 
+        # Nobody sees a batch between its last message and the next pop.
+        options.setdefault("defer_acks", True)
+
         def consume(stop: asyncio.Event) -> AsyncGenerator[AsyncBatch, None]:
             return self.consume(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
 
@@ -129,7 +169,8 @@ class AsyncConsumer:
 
     async def sweep(self) -> SweepResult | None:
         """Fire due timers: expired leases, delays, backoffs."""
-        return await self._sweep_since(None)
+        async with self._one_sweep:
+            return await self._run_sweep(Sweep(durable=False))
 
     def forget_group(self, queue: str, group: str) -> None:
         """Take note that a group may be gone, so that it is created again."""
@@ -145,6 +186,7 @@ class AsyncConsumer:
         group: str,
         stop: asyncio.Event | None = None,
         outage: Outage | None = None,
+        last: AsyncLast | None = None,
         *,
         partition: Name | None = None,
         max_messages: int = 100,
@@ -156,9 +198,12 @@ class AsyncConsumer:
         mode: str = "ordered",
         subscription: str | datetime = "all",
     ) -> AsyncBatch | None:
-        """Claim the next messages; with `wait`, look again for so many seconds."""
+        """Claim the next messages, and acknowledge the `last` ones; with `wait`, look again for so many seconds."""
         partition, lease, wait = as_text(partition), lease_time(lease), patience("wait", wait)
-        wanted = Pop(queue, group, partition, max_messages, max_bytes, max_partitions, lease, self.id, auto_ack)
+        # What is handed out need not survive a crash, unless it counts as done.
+        wanted = Pop(
+            queue, group, partition, max_messages, max_bytes, max_partitions, lease, self.id, auto_ack, durable=auto_ack
+        )
         await self._subscribe(queue, group, mode, subscription)
         if outage is not None and outage.begun:
             # Nothing else is tried before this works.
@@ -167,20 +212,27 @@ class AsyncConsumer:
             if found is not None:
                 return found
         if wait > 0:
-            return await self._wait(wanted, self._waits.now() + wait, stop, outage)
-        return await self._look(wanted)
+            return await self._wait(wanted, self._waits.now() + wait, stop, outage, last)
+        return await self._look(wanted, last)
 
-    async def _look(self, wanted: Pop) -> AsyncBatch | None:
-        """Look once, and again where a sweep brought work."""
+    async def _look(self, wanted: Pop, last: AsyncLast | None) -> AsyncBatch | None:
+        """Look once, and where there is nothing, once more after a sweep that brought work."""
         while True:
-            if self._sweeping.due():
-                await self._sweep()
-            batch = await self._pop(wanted)
-            if batch is not None or not await self._sweep():
+            brought = self._sweeping.brought
+            batch = await self._pop(wanted, None, last)
+            if batch is not None:
                 return batch
+            await self._sweep()
+            if self._sweeping.brought == brought:
+                return None
 
     async def _wait(
-        self, wanted: Pop, deadline: float, stop: asyncio.Event | None, outage: Outage | None = None
+        self,
+        wanted: Pop,
+        deadline: float,
+        stop: asyncio.Event | None,
+        outage: Outage | None = None,
+        last: AsyncLast | None = None,
     ) -> AsyncBatch | None:
         """Look, alone or through those who wait for the same, until something is found, or time is up."""
         signal = Signal()
@@ -190,20 +242,20 @@ class AsyncConsumer:
         try:
             while stop is None or not stop.is_set():
                 step, seconds = self._waits.step(waiter, pending_check=self.pending_check)
+                if step is not Step.POP and last is not None:
+                    await self._ack_now(last, stop)
                 match step:
                     case Step.POP:
-                        if self._waits.sweep_due():
-                            await self._sweep(outage)
                         began = self._waits.now()
-                        batch = await self._pop(wanted, outage)
+                        batch = await self._pop(wanted, outage, last)
                         self._waits.popped(waiter, began, batch is not None)
+                        self._sweeper.ensure()
                         if batch is not None:
                             return batch
                     case Step.CHECK:
                         began = self._waits.now()
                         self._waits.checked(waiter, began, await self._has_pending(wanted, outage))
-                    case Step.SWEEP:
-                        await self._sweep(outage)
+                        self._sweeper.ensure()
                     case Step.SLEEP:
                         await signal.wait(seconds, stop)
                     case Step.OVER:
@@ -212,17 +264,81 @@ class AsyncConsumer:
         finally:
             self._waits.leave(waiter)
 
-    async def _pop(self, wanted: Pop, outage: Outage | None = None) -> AsyncBatch | None:
+    async def _pop(self, wanted: Pop, outage: Outage | None = None, last: AsyncLast | None = None) -> AsyncBatch | None:
         ready = self._ready_cursor(wanted.queue, wanted.group)
         if (begin := ready.lows()) is not None:
             wanted = msgspec.structs.replace(wanted, ready_from=begin)
+        done = None if last is None else last.take()
         asked_at = time.monotonic()
-        claims = await self._transport.run(wanted, _left(outage))
+        try:
+            popping = (
+                self._ack_and_pop(done, wanted, outage)
+                if done is not None
+                else self._transport.run(wanted, _left(outage))
+            )
+            claims = await popping
+        except BaseException:
+            if last is not None and done is not None and not done.settled:
+                last.note(done)
+            raise
         if not claims:
             return None
         ready.took(claims)
         self._waits.stir()
+        self._sweeper.ensure()
         return AsyncBatch(wanted.queue, wanted.group, claims, self._settle, asked_at)
+
+    async def _claim(self, done: AsyncBatch | None, wanted: Pop, outage: Outage | None) -> list[Claim]:
+        if done is not None:
+            return await self._ack_and_pop(done, wanted, outage)
+        return await self._transport.run(wanted, _left(outage))
+
+    async def _ack_and_pop(self, done: AsyncBatch, wanted: Pop, outage: Outage | None) -> list[Claim]:
+        """Acknowledge a batch and pop, in one call; where that fails, one after the other."""
+        acks = done.undeferred()
+        both = AckAndPop(acks.ranges, wanted)
+        try:
+            running = self._transport.run(both, _left(outage), retry=False)
+            # A cancellation must not lose what is done, nor keep what nobody is there to handle.
+            reply = await finished_or_undone(running, partial(self._undo, done))  # async only
+            # sync only: reply = running
+        except PenstockError as error:
+            log.debug("%s is acknowledged by itself, because that and the next pop in one call failed: %s", done, error)
+            await self._ack(done)
+            return await self._transport.run(wanted, _left(outage))
+        try:
+            done.acked_with_pop(acks, reply.acked)
+        except LeaseLost as lost:
+            log.warning("%s", lost)
+        return reply.claims
+
+    async def _undo(self, done: AsyncBatch, reply: AckedAndPopped) -> None:  # async only
+        done.settled = True
+        for claim in reply.claims:
+            if claim.lease_id is not None:
+                # Else its lease expires.
+                with suppress(PenstockError):
+                    await self._transport.run(Release(claim.lease))
+
+    async def _ack_now(self, last: AsyncLast, stop: asyncio.Event | None) -> None:
+        """Send an ack that is not followed by a pop."""
+        done = last.take()
+        if done is None:
+            return
+        done.undeferred()
+        try:
+            await self._ack(done)
+        except Exception:
+            done.abandoned = True
+            if stop is None or not stop.is_set():
+                raise
+            log.warning("%s could not be settled; its messages come again when its lease ends", done, exc_info=True)
+
+    async def _ack(self, done: AsyncBatch) -> None:
+        try:
+            await done.ack()
+        except LeaseLost as lost:
+            log.warning("%s", lost)
 
     async def _settle(self, operation: Operation[Any]) -> Any:
         """Run what a batch settles itself with."""
@@ -257,26 +373,44 @@ class AsyncConsumer:
             ready.begin_at_front()
         return pending
 
-    async def _sweep(self, outage: Outage | None = None) -> bool:
-        """Sweep, and say whether that may have brought work; others' timers must not keep this one from popping."""
-        try:
-            return self._sweeping.did(await self._sweep_since(self._sweeping.since(), outage))
-        except PenstockError as error:
-            if outage is not None and is_outage(error):
-                raise
-            sweep_failed(error)
-            return False
+    async def _sweep(self) -> None:
+        """Sweep, or wait for a sweep that is about to begin; others' timers must not keep this one from popping."""
+        asked_at = time.monotonic()
+        async with self._one_sweep:
+            if self._sweeping.began > asked_at:
+                return
+            try:
+                self._sweeping.did(await self._run_sweep(Sweep(self._sweeping.since(), durable=False)))
+            except PenstockError as error:
+                sweep_failed(error)
 
-    async def _sweep_since(self, since: datetime | None, outage: Outage | None = None) -> SweepResult | None:
+    async def _sweep_portion(self) -> bool:
+        """Serve some timers beside the consumers; say whether to go on. In an outage they find out by themselves."""
+        async with self._one_sweep:
+            operation = Sweep(self._sweeping.since(), _PORTION, durable=False)
+            try:
+                self._sweeping.did(await self._run_sweep(operation, _SWEEP_PATIENCE, retry=False))
+            except PenstockError as error:
+                if is_outage(error):
+                    log.debug("no sweep, because the database cannot be used: %s", error)
+                    return False
+                sweep_failed(error)
+        return True
+
+    async def _run_sweep(
+        self,
+        operation: Sweep,
+        timeout: float | None = None,  # noqa: ASYNC109 - for the connection, and not for the whole
+        *,
+        retry: bool = True,
+    ) -> SweepResult | None:
         self._counters.add("sweeps", 1)
-        self._waits.sweep_begins()
         swept = None
         try:
-            # A loop has its own way to try again.
-            swept = await self._transport.run(Sweep(since), _left(outage), retry=outage is None)
+            swept = await self._transport.run(operation, timeout, retry=retry)
             return swept
         finally:
-            self._waits.swept(swept)
+            self._waits.swept(swept, all_due=swept is None or swept.woken < operation.max_timers)
 
     def _ready_cursor(self, queue: str, group: str) -> ReadyCursor:
         return self._ready_cursors.setdefault((queue, group), ReadyCursor())

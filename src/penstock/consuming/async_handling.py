@@ -66,7 +66,7 @@ class AsyncHandling:
         if not worker.end():
             return False
         worker.handled += len(batch.messages)
-        await self._settle(batch, batch.ack)
+        await self._settle(batch, batch.ack_or_defer)
         return True
 
     async def fail(self, batch: AsyncBatch, message: StoredMessage, error: BaseException) -> None:

@@ -65,7 +65,14 @@ class Batch(ClaimedMessages):
 
     def ack(self, up_to: int | None = None) -> None:
         """Acknowledge everything, or all below an offset; raises LeaseLost when the lease is not live."""
-        self._acknowledge(self._run_through_outages, up_to)
+        self._acknowledge(self._run_through_outages, self._ack(up_to), up_to)
+
+    def ack_or_defer(self) -> None:
+        """Acknowledge everything, together with the next pop where the loop that this batch is of does that."""
+        if self.defers:
+            self._defer()
+        else:
+            self.ack()
 
     def ack_through(self, run: Run, up_to: int | None = None) -> None:
         """Acknowledge through something else, a transaction: what it rolls back it calls unsettled again."""
@@ -73,10 +80,9 @@ class Batch(ClaimedMessages):
         def run_checked(operation: Operation[Any]) -> Any:
             return self._checked(operation, run(operation))
 
-        self._acknowledge(run_checked, up_to)
+        self._acknowledge(run_checked, self._ack(up_to, durable=True), up_to)
 
-    def _acknowledge(self, run: Run, up_to: int | None) -> None:
-        operation = self._ack(up_to)
+    def _acknowledge(self, run: Run, operation: Operation[Any], up_to: int | None) -> None:
         if up_to is None:
             with self.settling():
                 run(operation)
@@ -148,7 +154,7 @@ class Batch(ClaimedMessages):
             return
         try:
             if error is None:
-                self.ack()
+                self.ack_or_defer()
             elif isinstance(error, Exception):
                 self._call_hook(error)
                 outcomes = self.nack(error=error)

@@ -30,6 +30,9 @@ class ClaimedMessages:
         self._entered_by: int | None = None
         # Nobody renews it or gives it back any more: its lease runs out, which counts as an attempt.
         self.abandoned = False
+        # Whether an ack may wait for the next pop, to which it is then added, and whether it does.
+        self.defers = False
+        self.deferred = False
         # What the server's clock has and our monotonic one has not. The claims were made after they were asked for, so
         # a lease may seem to end too early by as much, and never too late.
         self._ahead = _server_time(claims) - (time.monotonic() if asked_at is None else asked_at)
@@ -98,20 +101,35 @@ class ClaimedMessages:
             raise
         self.settled = True
 
-    def _ack(self, up_to: int | None) -> Ack:
+    def _ack(self, up_to: int | None, *, durable: bool = False) -> Ack:
         self._open()
         if up_to is not None:
             claim = self._only()
             if not claim.start <= up_to <= claim.stop:
                 raise InvalidInput(f"up_to is {up_to} but must be from {claim.start} to {claim.stop}, as claimed")
-        return Ack([claim.done(stop=up_to) for claim in self.claims])
+        return Ack([claim.done(stop=up_to) for claim in self.claims], durable=durable)
+
+    def _defer(self) -> None:
+        """Leave the ack to the loop that this batch is of, which sends it with the next pop, or at once without one."""
+        self._open()
+        self.settled = self.deferred = True
+
+    def undeferred(self) -> Ack:
+        """Return the ack that was left to the loop; from now on it is not settled."""
+        self.settled = self.deferred = False
+        return self._ack(None)
+
+    def acked_with_pop(self, operation: Ack, reply: list[bool]) -> None:
+        """Take note of what came of an ack that was sent with a pop; raises LeaseLost when the lease is not live."""
+        self.settled = True
+        self._checked(operation, reply)
 
     def _ack_message(self, message: StoredMessage) -> Ack:
         self._open()
         claim = self._claim_of(message)
         if not claim.shared:
             raise InvalidInput("an ordered group is acknowledged in order: use ack(up_to=message.offset + 1)")
-        return Ack([claim.done(message.offset, message.offset + 1)])
+        return Ack([claim.done(message.offset, message.offset + 1)], durable=False)
 
     def _done_to(self, up_to: int) -> None:
         """Take note of what is acknowledged; with nothing left, the batch is settled."""
@@ -141,7 +159,7 @@ class ClaimedMessages:
         """Fail at one message: earlier ones are done, later claims are given back."""
         failed = self._claim_of(message)
         place = self.claims.index(failed)
-        done = [Ack([claim.done() for claim in self.claims[:place]])] if place else []
+        done = [Ack([claim.done() for claim in self.claims[:place]], durable=False)] if place else []
         return [
             *done,
             Nack(failed.lease, message.offset, describe(error), type(error).__name__, None, trace_of(error)),
@@ -150,7 +168,7 @@ class ClaimedMessages:
 
     def _renew(self, lease: Seconds | None) -> Renew:
         self._open()
-        return Renew([claim.lease for claim in self.claims], lease_time(lease))
+        return Renew([claim.lease for claim in self.claims], lease_time(lease), durable=False)
 
     def _release_after(self, done: int) -> list[Operation[Any]]:
         """Acknowledge the first messages, and give back the rest."""
@@ -160,10 +178,12 @@ class ClaimedMessages:
         while whole < len(self.claims) and len(self.claims[whole].messages) <= done:
             done -= len(self.claims[whole].messages)
             whole += 1
-        operations: list[Operation[Any]] = [Ack([claim.done() for claim in self.claims[:whole]])] if whole else []
+        operations: list[Operation[Any]] = []
+        if whole:
+            operations.append(Ack([claim.done() for claim in self.claims[:whole]], durable=False))
         if done:
             begun = self.claims[whole]
-            operations.append(Ack([begun.done(stop=begun.messages[done].offset)]))
+            operations.append(Ack([begun.done(stop=begun.messages[done].offset)], durable=False))
         return [*operations, *(Release(claim.lease) for claim in self.claims[whole:])]
 
     def _checked(self, operation: Operation[Any], reply: Any) -> Any:

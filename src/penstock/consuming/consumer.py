@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience, positive
-from penstock.broker.claims import MAX_BYTES
+from penstock.broker.claims import MAX_BYTES, Claim
 from penstock.broker.counters import Counters
 from penstock.broker.infos import SweepResult
 from penstock.broker.messages import StoredMessage
-from penstock.broker.operations.claiming import Ack, HasPending, Pop, Renew, Sweep
+from penstock.broker.operations.claiming import Ack, AckAndPop, HasPending, Pop, Renew, Sweep
 from penstock.broker.operations.groups import CreateGroup
 from penstock.broker.operations.operation import Operation
 from penstock.broker.transport import Transport
@@ -26,16 +26,35 @@ from penstock.consuming.handlers import Hook
 from penstock.consuming.outages import Outage, is_outage
 from penstock.consuming.polling import ReadyCursor, Sweeping, make_consumer_id, sweep_failed, wait_for_each
 from penstock.consuming.signals import Catcher
-from penstock.consuming.threads import Renewals, Signal, pause
+from penstock.consuming.threads import Renewals, Signal, Sweeper, pause
 from penstock.consuming.waiting import Key, Step, WaitGroups
 from penstock.consuming.wakes import Wakes
 from penstock.consuming.worker_threads import WorkerPool
-from penstock.errors import AlreadyExists, InvalidInput, PenstockError
+from penstock.errors import AlreadyExists, InvalidInput, LeaseLost, PenstockError
 
 log = logging.getLogger("penstock.consumer")
 
 # More threads or tasks than this are a mistake, and would take the machine down before anybody saw it.
 _MOST_CONCURRENT = 10_000
+# How many timers a sweep beside the consumers serves at once, and how long it waits for a connection.
+_PORTION = 100
+_SWEEP_PATIENCE = 2.0
+
+
+class Last:
+    """The batch that a loop has handled last, if its ack is still to be sent."""
+
+    def __init__(self) -> None:
+        self._batch: Batch | None = None
+
+    def note(self, batch: Batch) -> None:
+        """Take note that a batch is to be acknowledged."""
+        self._batch = batch
+
+    def take(self) -> Batch | None:
+        """Return it, to be acknowledged now."""
+        batch, self._batch = self._batch, None
+        return batch
 
 
 class Consumer:
@@ -50,6 +69,8 @@ class Consumer:
         self._wakes = wakes
         self._counters = counters
         self._renewals = Renewals()
+        self._sweeper = Sweeper(waits.sweep_in, self._sweep_portion)
+        waits.sweep_sooner = self._sweeper.wake
         self.reset()
 
     def reset(self) -> None:
@@ -58,6 +79,12 @@ class Consumer:
         self._ready_cursors: dict[tuple[str, str], ReadyCursor] = {}
         self._subscribed: set[tuple[str, str]] = set()
         self._sweeping = Sweeping()
+        self._one_sweep = threading.Lock()
+        self._sweeper.reset()
+
+    def close(self) -> None:
+        """Sweep no more."""
+        self._sweeper.close()
 
     def consume(
         self,
@@ -69,6 +96,7 @@ class Consumer:
         lease: Seconds | None = None,
         give_up_after: Seconds | None = None,
         on_error: Callable[[Batch, BaseException], object] | None = None,
+        defer_acks: bool = False,
         **options: Any,
     ) -> Generator[Batch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
@@ -78,23 +106,32 @@ class Consumer:
         owner = self.id
         outage = Outage(f"pop from {queue} for {group}", give_up)
         sleep = partial(pause, stop)
-        while stop is None or not stop.is_set():
-            try:
-                batch = self.take(queue, group, stop, outage, lease=lease, **options)
-            except PenstockError as error:
-                sleep(outage.pause(error))
-                continue
-            outage.over()
-            if batch is None:
-                return
-            log.debug("took %s", batch)
-            batch.settle_through_outages(sleep, hook)
-            try:
-                with self._renewals.keep(batch, lease):
-                    yield batch
-            finally:
-                if not batch.settled and not batch.abandoned and self.id == owner:
-                    self._give_back(batch)
+        last = Last()
+        try:
+            while stop is None or not stop.is_set():
+                try:
+                    batch = self.take(queue, group, stop, outage, last, lease=lease, **options)
+                except PenstockError as error:
+                    sleep(outage.pause(error))
+                    continue
+                outage.over()
+                if batch is None:
+                    return
+                log.debug("took %s", batch)
+                batch.settle_through_outages(sleep, hook)
+                batch.defers = defer_acks
+                try:
+                    with self._renewals.keep(batch, lease):
+                        yield batch
+                finally:
+                    if self.id == owner:
+                        if batch.deferred:
+                            last.note(batch)
+                        elif not batch.settled and not batch.abandoned:
+                            self._give_back(batch)
+        finally:
+            if self.id == owner:
+                self._ack_now(last, stop)
 
     def process(
         self,
@@ -117,6 +154,9 @@ class Consumer:
         allowed, ending = positive("timeout", timeout), positive("grace", grace)
         hook = None if on_error is None else Hook(on_error)
 
+        # Nobody sees a batch between its last message and the next pop.
+        options.setdefault("defer_acks", True)
+
         def consume(stop: threading.Event) -> Generator[Batch, None]:
             return self.consume(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
 
@@ -128,7 +168,8 @@ class Consumer:
 
     def sweep(self) -> SweepResult | None:
         """Fire due timers: expired leases, delays, backoffs."""
-        return self._sweep_since(None)
+        with self._one_sweep:
+            return self._run_sweep(Sweep(durable=False))
 
     def forget_group(self, queue: str, group: str) -> None:
         """Take note that a group may be gone, so that it is created again."""
@@ -144,6 +185,7 @@ class Consumer:
         group: str,
         stop: threading.Event | None = None,
         outage: Outage | None = None,
+        last: Last | None = None,
         *,
         partition: Name | None = None,
         max_messages: int = 100,
@@ -155,9 +197,12 @@ class Consumer:
         mode: str = "ordered",
         subscription: str | datetime = "all",
     ) -> Batch | None:
-        """Claim the next messages; with `wait`, look again for so many seconds."""
+        """Claim the next messages, and acknowledge the `last` ones; with `wait`, look again for so many seconds."""
         partition, lease, wait = as_text(partition), lease_time(lease), patience("wait", wait)
-        wanted = Pop(queue, group, partition, max_messages, max_bytes, max_partitions, lease, self.id, auto_ack)
+        # What is handed out need not survive a crash, unless it counts as done.
+        wanted = Pop(
+            queue, group, partition, max_messages, max_bytes, max_partitions, lease, self.id, auto_ack, durable=auto_ack
+        )
         self._subscribe(queue, group, mode, subscription)
         if outage is not None and outage.begun:
             # Nothing else is tried before this works.
@@ -166,20 +211,27 @@ class Consumer:
             if found is not None:
                 return found
         if wait > 0:
-            return self._wait(wanted, self._waits.now() + wait, stop, outage)
-        return self._look(wanted)
+            return self._wait(wanted, self._waits.now() + wait, stop, outage, last)
+        return self._look(wanted, last)
 
-    def _look(self, wanted: Pop) -> Batch | None:
-        """Look once, and again where a sweep brought work."""
+    def _look(self, wanted: Pop, last: Last | None) -> Batch | None:
+        """Look once, and where there is nothing, once more after a sweep that brought work."""
         while True:
-            if self._sweeping.due():
-                self._sweep()
-            batch = self._pop(wanted)
-            if batch is not None or not self._sweep():
+            brought = self._sweeping.brought
+            batch = self._pop(wanted, None, last)
+            if batch is not None:
                 return batch
+            self._sweep()
+            if self._sweeping.brought == brought:
+                return None
 
     def _wait(
-        self, wanted: Pop, deadline: float, stop: threading.Event | None, outage: Outage | None = None
+        self,
+        wanted: Pop,
+        deadline: float,
+        stop: threading.Event | None,
+        outage: Outage | None = None,
+        last: Last | None = None,
     ) -> Batch | None:
         """Look, alone or through those who wait for the same, until something is found, or time is up."""
         signal = Signal()
@@ -189,20 +241,20 @@ class Consumer:
         try:
             while stop is None or not stop.is_set():
                 step, seconds = self._waits.step(waiter, pending_check=self.pending_check)
+                if step is not Step.POP and last is not None:
+                    self._ack_now(last, stop)
                 match step:
                     case Step.POP:
-                        if self._waits.sweep_due():
-                            self._sweep(outage)
                         began = self._waits.now()
-                        batch = self._pop(wanted, outage)
+                        batch = self._pop(wanted, outage, last)
                         self._waits.popped(waiter, began, batch is not None)
+                        self._sweeper.ensure()
                         if batch is not None:
                             return batch
                     case Step.CHECK:
                         began = self._waits.now()
                         self._waits.checked(waiter, began, self._has_pending(wanted, outage))
-                    case Step.SWEEP:
-                        self._sweep(outage)
+                        self._sweeper.ensure()
                     case Step.SLEEP:
                         signal.wait(seconds, stop)
                     case Step.OVER:
@@ -211,17 +263,71 @@ class Consumer:
         finally:
             self._waits.leave(waiter)
 
-    def _pop(self, wanted: Pop, outage: Outage | None = None) -> Batch | None:
+    def _pop(self, wanted: Pop, outage: Outage | None = None, last: Last | None = None) -> Batch | None:
         ready = self._ready_cursor(wanted.queue, wanted.group)
         if (begin := ready.lows()) is not None:
             wanted = msgspec.structs.replace(wanted, ready_from=begin)
+        done = None if last is None else last.take()
         asked_at = time.monotonic()
-        claims = self._transport.run(wanted, _left(outage))
+        try:
+            popping = (
+                self._ack_and_pop(done, wanted, outage)
+                if done is not None
+                else self._transport.run(wanted, _left(outage))
+            )
+            claims = popping
+        except BaseException:
+            if last is not None and done is not None and not done.settled:
+                last.note(done)
+            raise
         if not claims:
             return None
         ready.took(claims)
         self._waits.stir()
+        self._sweeper.ensure()
         return Batch(wanted.queue, wanted.group, claims, self._settle, asked_at)
+
+    def _claim(self, done: Batch | None, wanted: Pop, outage: Outage | None) -> list[Claim]:
+        if done is not None:
+            return self._ack_and_pop(done, wanted, outage)
+        return self._transport.run(wanted, _left(outage))
+
+    def _ack_and_pop(self, done: Batch, wanted: Pop, outage: Outage | None) -> list[Claim]:
+        """Acknowledge a batch and pop, in one call; where that fails, one after the other."""
+        acks = done.undeferred()
+        both = AckAndPop(acks.ranges, wanted)
+        try:
+            running = self._transport.run(both, _left(outage), retry=False)
+            reply = running
+        except PenstockError as error:
+            log.debug("%s is acknowledged by itself, because that and the next pop in one call failed: %s", done, error)
+            self._ack(done)
+            return self._transport.run(wanted, _left(outage))
+        try:
+            done.acked_with_pop(acks, reply.acked)
+        except LeaseLost as lost:
+            log.warning("%s", lost)
+        return reply.claims
+
+    def _ack_now(self, last: Last, stop: threading.Event | None) -> None:
+        """Send an ack that is not followed by a pop."""
+        done = last.take()
+        if done is None:
+            return
+        done.undeferred()
+        try:
+            self._ack(done)
+        except Exception:
+            done.abandoned = True
+            if stop is None or not stop.is_set():
+                raise
+            log.warning("%s could not be settled; its messages come again when its lease ends", done, exc_info=True)
+
+    def _ack(self, done: Batch) -> None:
+        try:
+            done.ack()
+        except LeaseLost as lost:
+            log.warning("%s", lost)
 
     def _settle(self, operation: Operation[Any]) -> Any:
         """Run what a batch settles itself with."""
@@ -256,26 +362,44 @@ class Consumer:
             ready.begin_at_front()
         return pending
 
-    def _sweep(self, outage: Outage | None = None) -> bool:
-        """Sweep, and say whether that may have brought work; others' timers must not keep this one from popping."""
-        try:
-            return self._sweeping.did(self._sweep_since(self._sweeping.since(), outage))
-        except PenstockError as error:
-            if outage is not None and is_outage(error):
-                raise
-            sweep_failed(error)
-            return False
+    def _sweep(self) -> None:
+        """Sweep, or wait for a sweep that is about to begin; others' timers must not keep this one from popping."""
+        asked_at = time.monotonic()
+        with self._one_sweep:
+            if self._sweeping.began > asked_at:
+                return
+            try:
+                self._sweeping.did(self._run_sweep(Sweep(self._sweeping.since(), durable=False)))
+            except PenstockError as error:
+                sweep_failed(error)
 
-    def _sweep_since(self, since: datetime | None, outage: Outage | None = None) -> SweepResult | None:
+    def _sweep_portion(self) -> bool:
+        """Serve some timers beside the consumers; say whether to go on. In an outage they find out by themselves."""
+        with self._one_sweep:
+            operation = Sweep(self._sweeping.since(), _PORTION, durable=False)
+            try:
+                self._sweeping.did(self._run_sweep(operation, _SWEEP_PATIENCE, retry=False))
+            except PenstockError as error:
+                if is_outage(error):
+                    log.debug("no sweep, because the database cannot be used: %s", error)
+                    return False
+                sweep_failed(error)
+        return True
+
+    def _run_sweep(
+        self,
+        operation: Sweep,
+        timeout: float | None = None,
+        *,
+        retry: bool = True,
+    ) -> SweepResult | None:
         self._counters.add("sweeps", 1)
-        self._waits.sweep_begins()
         swept = None
         try:
-            # A loop has its own way to try again.
-            swept = self._transport.run(Sweep(since), _left(outage), retry=outage is None)
+            swept = self._transport.run(operation, timeout, retry=retry)
             return swept
         finally:
-            self._waits.swept(swept)
+            self._waits.swept(swept, all_due=swept is None or swept.woken < operation.max_timers)
 
     def _ready_cursor(self, queue: str, group: str) -> ReadyCursor:
         return self._ready_cursors.setdefault((queue, group), ReadyCursor())

@@ -64,7 +64,7 @@ class Handling:
         if not worker.end():
             return False
         worker.handled += len(batch.messages)
-        self._settle(batch, batch.ack)
+        self._settle(batch, batch.ack_or_defer)
         return True
 
     def fail(self, batch: Batch, message: StoredMessage, error: BaseException) -> None:

@@ -26,7 +26,6 @@ log = logging.getLogger("penstock")
 
 _TRAIL = 0.5
 _FRONT_EVERY = 5.0
-_SWEEP_EVERY = 0.1
 _SWEEP_ALL_EVERY = 10.0
 
 
@@ -71,39 +70,33 @@ class ReadyCursor:
 
 
 class Sweeping:
-    """When a process sweeps: now and then while it consumes, and whenever it found nothing.
+    """Where the next sweep of a client begins, and what the last one brought.
 
     Timers that were served leave dead index entries, too, so a sweep begins where the last one of this process says,
     and every few seconds at the very beginning.
     """
 
     def __init__(self) -> None:
-        self._next = 0.0
+        # When the last sweep began, and how many have brought work.
+        self.began = float("-inf")
+        self.brought = 0
         self._all_at = 0.0
         self._swept_to: datetime | None = None
 
-    def due(self) -> bool:
-        """Say whether it is time, and count it as done."""
-        now = time.monotonic()
-        if now < self._next:
-            return False
-        self._next = now + _SWEEP_EVERY
-        return True
-
     def since(self) -> datetime | None:
         """Return where the next sweep begins; None for the beginning."""
-        now = time.monotonic()
+        now = self.began = time.monotonic()
         if now < self._all_at:
             return self._swept_to
         self._all_at = now + _SWEEP_ALL_EVERY
         return None
 
-    def did(self, sweep: SweepResult | None) -> bool:
-        """Take note of a sweep; say whether it may have brought work."""
-        if sweep is None:
-            return False
-        self._swept_to = sweep.swept_to or self._swept_to
-        return sweep.woken + sweep.enrolled > 0
+    def did(self, sweep: SweepResult | None) -> None:
+        """Take note of a sweep."""
+        if sweep is not None:
+            self._swept_to = sweep.swept_to or self._swept_to
+            if sweep.woken + sweep.enrolled > 0:
+                self.brought += 1
 
 
 def sweep_failed(error: PenstockError) -> None:

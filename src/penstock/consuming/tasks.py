@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ from penstock.broker.arguments import Seconds
 from penstock.consuming.async_batch import AsyncBatch
 from penstock.consuming.async_renewing import first_pause, renew
 from penstock.consuming.handlers import LAST_MOMENT, AsyncHandler
+from penstock.errors import PenstockError
 
 T = TypeVar("T")
 
@@ -34,6 +35,22 @@ async def finished(awaitable: Awaitable[T]) -> T:
         await asyncio.wait({task}, timeout=LAST_MOMENT)
         task.cancel()
         raise
+
+
+async def finished_or_undone(awaitable: Awaitable[T], undo: Callable[[T], Awaitable[None]]) -> T:
+    """Await something to its end also when this task is cancelled meanwhile, and then undo what came of it."""
+    task = asyncio.ensure_future(awaitable)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        # It goes on by itself where that takes longer.
+        await asyncio.wait({asyncio.ensure_future(_undone(task, undo))}, timeout=LAST_MOMENT)
+        raise
+
+
+async def _undone(task: "asyncio.Task[T] | asyncio.Future[T]", undo: Callable[[T], Awaitable[None]]) -> None:
+    with suppress(PenstockError):
+        await undo(await task)
 
 
 def is_cancelled() -> bool:
@@ -94,6 +111,51 @@ class Renewals:
         while wait is not None and not batch.settled:
             await asyncio.sleep(wait)
             wait = await renew(batch, lease)
+
+
+class Sweeper:
+    """Sweeps beside the consumers of a client: a task, which ends by itself when nobody consumes any more."""
+
+    def __init__(self, due_in: Callable[[], float | None], sweep: Callable[[], Awaitable[bool]]) -> None:
+        # `due_in` says in how many seconds to sweep, None for never; `sweep` whether to go on.
+        self._due_in = due_in
+        self._sweep = sweep
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, in a process that was forked."""
+        self._task: asyncio.Task[None] | None = None
+        self._signal: Signal | None = None
+        self._closed = False
+
+    def ensure(self) -> None:
+        """See to it that somebody sweeps."""
+        task = self._task
+        if self._closed or (task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop()):
+            return
+        self._signal = Signal()
+        self._task = asyncio.create_task(self._work(self._signal), name="penstock-sweeper")
+
+    def wake(self) -> None:
+        """Let it see that a sweep is due earlier."""
+        if self._signal is not None:
+            self._signal.give()
+
+    async def close(self) -> None:
+        """Sweep no more."""
+        self._closed = True
+        task, self._task = self._task, None
+        if task is not None and task.get_loop() is asyncio.get_running_loop():
+            self.wake()
+            await asyncio.wait({task}, timeout=LAST_MOMENT)
+            task.cancel()
+
+    async def _work(self, signal: Signal) -> None:
+        while not self._closed and (seconds := self._due_in()) is not None:
+            if seconds > 0:
+                await signal.wait(seconds, None)
+            elif not await self._sweep():
+                return
 
 
 class Worker:

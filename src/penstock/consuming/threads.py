@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from penstock import forks
 from penstock.broker.arguments import Seconds
 from penstock.consuming.batch import Batch
-from penstock.consuming.handlers import Handler
+from penstock.consuming.handlers import LAST_MOMENT, Handler
 from penstock.consuming.renewing import first_pause, renew
 from penstock.consuming.renewing import pause as pause_between
 
@@ -97,6 +97,63 @@ class Renewals:
                     del self._due[batch]
                 else:
                     self._due[batch] = time.monotonic() + wait
+
+
+class Sweeper:
+    """Sweeps beside the consumers of a client: a daemon thread, which ends by itself when nobody consumes any more."""
+
+    def __init__(self, due_in: Callable[[], float | None], sweep: Callable[[], bool]) -> None:
+        # `due_in` says in how many seconds to sweep, None for never; `sweep` whether to go on.
+        self._due_in = due_in
+        self._sweep = sweep
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, in a process that was forked."""
+        self._lock = threading.Lock()
+        self._signal = Signal()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def ensure(self) -> None:
+        """See to it that somebody sweeps."""
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._work, name="penstock-sweeper", daemon=True)
+                self._thread.start()
+
+    def wake(self) -> None:
+        """Let it see that a sweep is due earlier."""
+        self._signal.give()
+
+    def close(self) -> None:
+        """Sweep no more."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        if thread is not None:
+            self._signal.give()
+            thread.join(LAST_MOMENT)
+
+    def _work(self) -> None:
+        try:
+            while (seconds := self._next()) is not None:
+                if seconds > 0:
+                    self._signal.wait(seconds, None)
+                elif not self._sweep():
+                    return
+        finally:
+            with self._lock:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _next(self) -> float | None:
+        """Return the seconds until the next sweep; None at the end, after which `ensure` starts another thread."""
+        with self._lock:
+            seconds = None if self._closed else self._due_in()
+            if seconds is None:
+                self._thread = None
+            return seconds
 
 
 class Worker:

@@ -1,9 +1,9 @@
 """How those who wait for messages share the work of looking.
 
 All who wait with one client for the same (queue, partition, group) form one *wait group*. The one who came first looks
-for all of them, at growing intervals: with a pop at first, and from half a second on with the cheap question whether
-anything is pending. The others sleep. Whoever finds something wakes two more, so that a burst wakes as many as it can
-feed and a single message wakes no crowd. A push in this process wakes as many as it has partitions.
+for all of them, at growing intervals: with a pop at first, and from a tenth of a second on with the cheap question
+whether anything is pending. The others sleep. Whoever finds something wakes two more, so that a burst wakes as many as
+it can feed and a single message wakes no crowd. A push in this process wakes as many as it has partitions.
 
 Everybody who waits is sure of one look that began after they came; when one is due soon they share it. Nothing here
 does any input or output: `step` says what to do next, and is told what came of it. So both clients wait alike.
@@ -19,12 +19,16 @@ from typing import NamedTuple
 from penstock.broker.infos import SweepResult
 
 # Pauses between looks grow from the first to the longest. From CHECK_FROM on, only the check is made.
-_FIRST, _GROWTH, _LONGEST = 0.01, 1.5, 0.5
-CHECK_FROM = 0.5
+_FIRST, _GROWTH, _LONGEST = 0.002, 1.5, 0.5
+CHECK_FROM = 0.1
+# Where nobody else's pushes are heard of, pauses are shorter for so long after something came.
+_LATELY, _LONGEST_LATELY = 5.0, 0.1
 # Those who come into a wait group that is known to be idle share a look, at most so often.
 _SHARED_LOOK = 0.25
 # A sweep is due when its predecessor said so, within these bounds; after something happened here, soon.
 _SWEEP_SOONEST, _SWEEP_SOON, _SWEEP_LATEST = 0.05, 0.1, 1.0
+# A client that nobody waits with goes on sweeping for so long after it did something.
+_SWEEP_ON = 1.0
 
 Clock = Callable[[], float]
 
@@ -42,7 +46,6 @@ class Step(Enum):
 
     POP = auto()
     CHECK = auto()
-    SWEEP = auto()
     SLEEP = auto()
     OVER = auto()
 
@@ -96,15 +99,15 @@ class WaitGroup:
             if self.waiters:
                 self.waiters[0].signal()
 
-    def found_nothing(self, began: float, now: float) -> None:
-        """Take note of a look in vain, and look less often."""
+    def found_nothing(self, began: float, now: float, longest: float) -> None:
+        """Take note of a look in vain, and look less often, with pauses of `longest` at most."""
         self.looked_at = max(self.looked_at, began)
         self.idle = True
         # Several who looked at the same time count as one.
         if began >= self.slowed_at:
             self.slowed_at = now
             self.look_at = now + self.pause
-            self.pause = min(_LONGEST, self.pause * _GROWTH)
+            self.pause = min(longest, self.pause * _GROWTH)
 
 
 class WaitGroups:
@@ -112,6 +115,10 @@ class WaitGroups:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
+        # Called when a sweep is due earlier than it was before; it must not wait for anything.
+        self.sweep_sooner: Callable[[], object] = lambda: None
+        # Says whether the pushes of other processes are heard of.
+        self.listening: Callable[[], bool] = lambda: False
         self.reset()
 
     def reset(self) -> None:
@@ -120,7 +127,8 @@ class WaitGroups:
         self._groups: dict[Key, WaitGroup] = {}
         self._sweep_at = 0.0
         self._swept_at = float("-inf")
-        self._sweeping = False
+        self._stirred_at = float("-inf")
+        self._found_at = float("-inf")
 
     def enter(self, key: Key, deadline: float, signal: Callable[[], None]) -> Waiter:
         """Begin to wait; `signal` is woken, from any thread, when there is a new step."""
@@ -165,16 +173,14 @@ class WaitGroups:
                 return Step.SLEEP, waiter.deadline - now
             if now >= group.look_at:
                 return Step.CHECK if pending_check and group.pause >= CHECK_FROM else Step.POP, 0.0
-            if now >= self._sweep_at and not self._sweeping:
-                return Step.SWEEP, 0.0
-            wakes_at = min(group.look_at, waiter.deadline)
-            return Step.SLEEP, (wakes_at if self._sweeping else min(wakes_at, self._sweep_at)) - now
+            return Step.SLEEP, min(group.look_at, waiter.deadline) - now
 
     def popped(self, waiter: Waiter, began: float, found: bool) -> None:
         """Take note of a pop: whoever found something wakes two others, who may find more."""
         with self._lock:
             now, group = self._clock(), waiter.group
             if found:
+                self._found_at = now
                 group.idle = False
                 group.pause = _FIRST
                 group.look_at = now + _FIRST
@@ -182,7 +188,7 @@ class WaitGroups:
                     other.wake()
                 self._stir(now)
             else:
-                group.found_nothing(began, now)
+                group.found_nothing(began, now, self._longest(now))
                 # It may have parked a partition, to be looked at soon.
                 self._stir(now)
 
@@ -194,28 +200,30 @@ class WaitGroups:
                 group.idle = False
                 waiter.woken = True
             else:
-                group.found_nothing(began, self._clock())
+                now = self._clock()
+                group.found_nothing(began, now, self._longest(now))
 
     def now(self) -> float:
         """Return the time by which it all goes."""
         return self._clock()
 
-    def sweep_due(self) -> bool:
-        """Say whether a consumer that is at work should sweep now."""
-        return not self._sweeping and self._clock() >= self._sweep_at
-
-    def sweep_begins(self) -> None:
-        """Take note that somebody sweeps."""
-        self._sweeping = True
-
-    def swept(self, sweep: SweepResult | None) -> None:
-        """Take note of a sweep (None: another process was at it, or it failed)."""
+    def sweep_in(self) -> float | None:
+        """Return the seconds until the next sweep is due; None when this client consumes no more."""
         with self._lock:
             now = self._clock()
-            self._sweeping = False
+            if not self._groups and now > self._stirred_at + _SWEEP_ON:
+                return None
+            return max(0.0, self._sweep_at - now)
+
+    def swept(self, sweep: SweepResult | None, *, all_due: bool = True) -> None:
+        """Take note of a sweep (None: another process was at it, or it failed), and whether it did all that was due."""
+        with self._lock:
+            now = self._clock()
             self._swept_at = now
             worked = sweep is not None and sweep.woken + sweep.enrolled > 0
-            if sweep is None or worked or sweep.trimmed:
+            if not all_due:
+                self._sweep_at = now
+            elif sweep is None or worked or sweep.trimmed:
                 self._sweep_at = now + _SWEEP_SOON
             elif sweep.due_in is None:
                 self._sweep_at = now + _SWEEP_LATEST
@@ -255,5 +263,12 @@ class WaitGroups:
         with self._lock:
             return sum(len(group.waiters) for group in self._groups.values())
 
+    def _longest(self, now: float) -> float:
+        return _LONGEST_LATELY if now < self._found_at + _LATELY and not self.listening() else _LONGEST
+
     def _stir(self, now: float) -> None:
-        self._sweep_at = min(self._sweep_at, max(now, self._swept_at + _SWEEP_SOON))
+        self._stirred_at = now
+        soon = max(now, self._swept_at + _SWEEP_SOON)
+        if soon < self._sweep_at:
+            self._sweep_at = soon
+            self.sweep_sooner()

@@ -55,15 +55,26 @@ def wake(dsn: str, places: Iterable[Place]) -> None:
 class Wakes:
     """What one client does about wakes: its own waiters are woken, and its pushes wake others."""
 
-    def __init__(self, transport: HintSource, waits: WaitGroups, counters: Counters, notify: bool) -> None:
-        self.notify = notify
+    def __init__(self, transport: HintSource, waits: WaitGroups, counters: Counters, notify: bool | None) -> None:
+        self._notify = notify
         self._transport = transport
         self._waits = waits
         self._counters = counters
         self.reset()
+        waits.listening = self._listening
+
+    @property
+    def notify(self) -> bool:
+        """Whether hints are exchanged with other processes: as it was set, or wherever they arrive."""
+        return self._transport.can_listen if self._notify is None else self._notify
+
+    @notify.setter
+    def notify(self, on: bool | None) -> None:
+        self._notify = on
 
     def reset(self) -> None:
         """Begin anew, in a process that was forked."""
+        self._joining = threading.Lock()
         self._registered_at: str | None = None
         self._hints: Hints | None = None
 
@@ -71,11 +82,13 @@ class Wakes:
         """Hear of the pushes of other clients of this process, and of hints from others."""
         address = self._transport.address
         if self._registered_at != address:
-            self.close()
-            self._registered_at = address
-            register(address, self._waits)
+            with self._joining:
+                if self._registered_at is not None:
+                    self._leave()
+                self._registered_at = address
+                register(address, self._waits)
         if self.notify:
-            self._with_hints()
+            self._with_hints().listen()
 
     def pushed(self, places: Collection[Place]) -> None:
         """Wake those who wait for what was pushed; a place without a partition may be any of the queue."""
@@ -96,6 +109,10 @@ class Wakes:
 
     def close(self) -> None:
         """Hear no more."""
+        with self._joining:
+            self._leave()
+
+    def _leave(self) -> None:
         if self._registered_at is not None:
             unregister(self._registered_at, self._waits)
             self._registered_at = None
@@ -103,7 +120,14 @@ class Wakes:
             self._hints.close()
             self._hints = None
 
+    def _listening(self) -> bool:
+        hints = self._hints
+        return hints is not None and hints.listening
+
     def _with_hints(self) -> Hints:
-        if self._hints is None:
-            self._hints = self._transport.listen(self)
-        return self._hints
+        hints = self._hints
+        if hints is None:
+            with self._joining:
+                # Of several threads that come at the same time one joins.
+                hints = self._hints = self._hints or self._transport.listen(self)
+        return hints

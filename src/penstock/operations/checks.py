@@ -71,9 +71,19 @@ def _database(settings: Settings) -> Iterator[Check]:
     try:
         with address.connect() as connection:
             yield Check("database", "ok", redact(address.dsn))
+            yield waking(settings, address.pooled)
             yield from server(connection, embedded=address.embedded is not None)
     finally:
         address.close()
+
+
+def waking(settings: Settings, pooled: bool) -> Check:
+    """Report how waiting consumers learn of the pushes of other processes."""
+    if settings.notify is False:
+        return Check("waking", "info", "by polling: notify is off", "unset PENSTOCK_NOTIFY to use LISTEN and NOTIFY")
+    if pooled:
+        return Check("waking", "info", "by polling: nothing can listen through a pooler", "connect consumers directly")
+    return Check("waking", "ok", "by LISTEN and NOTIFY")
 
 
 def python() -> Check:

@@ -142,6 +142,11 @@ class AsyncDatabase:
                     with savepoints.async_watch_psycopg(own, scope.effects):
                         yield scope.begin(partial(self.execute, own))
 
+    @property
+    def can_listen(self) -> bool:
+        """Whether hints arrive: a pooler would give them to whoever has the connection then."""
+        return self._server is not None and not self._server.pooled
+
     def listen(self, listener: HintListener) -> hints.Hints:
         """Exchange hints with other processes, until they are closed."""
         return hints.join(self.server, listener)

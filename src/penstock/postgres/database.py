@@ -138,6 +138,11 @@ class Database:
             with scope.outcome(), self._committed(own), savepoints.watch_psycopg(own, scope.effects):
                 yield scope.begin(partial(self.execute, own))
 
+    @property
+    def can_listen(self) -> bool:
+        """Whether hints arrive: a pooler would give them to whoever has the connection then."""
+        return self._server is not None and not self._server.pooled
+
     def listen(self, listener: HintListener) -> hints.Hints:
         """Exchange hints with other processes, until they are closed."""
         return hints.join(self.server, listener)

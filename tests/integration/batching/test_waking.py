@@ -1,6 +1,7 @@
 """Waiting for messages: cheap while there are none, and over soon when there are some, wherever they come from."""
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -35,7 +36,8 @@ async def until(condition: Callable[[], bool]) -> None:
 async def quiet(client: AsyncClient, checks: int = 1) -> None:
     """Wait until those who wait have come to rest."""
     begun = client.stats()["has_pending_checks"]
-    await until(lambda: client.stats()["has_pending_checks"] >= begun + checks)
+    # The first checks are made while the pauses still grow.
+    await until(lambda: client.stats()["has_pending_checks"] >= begun + checks + 5)
 
 
 async def how_soon(client: AsyncClient, push_one: Callable[[], Any], rounds: int = 5) -> list[float]:
@@ -286,9 +288,51 @@ async def test_a_hint_from_elsewhere_wakes_at_once(dsn: str, sql: Connection) ->
     assert [thread.name for thread in threading.enumerate() if thread.name == "penstock-hints"] == []
 
 
-async def test_without_notify_there_is_no_thread_and_no_connection_for_hints(
-    many: AsyncClient, sql: Connection
-) -> None:
-    await how_soon(many, lambda: many.push("q", 1), rounds=1)
-    assert [thread.name for thread in threading.enumerate() if thread.name == "penstock-hints"] == []
+async def test_without_notify_there_is_no_thread_and_no_connection_for_hints(dsn: str, sql: Connection) -> None:
+    async with AsyncClient(dsn, notify=False) as client:
+        await how_soon(client, lambda: client.push("q", 1), rounds=1)
+        assert [thread.name for thread in threading.enumerate() if thread.name == "penstock-hints"] == []
     pass_time(sql)
+
+
+async def test_a_client_hints_by_default_unless_a_pooler_is_in_between(dsn: str, listener: Connection) -> None:
+    async with AsyncClient(dsn) as client:
+        assert client.notify
+        await client.push("q", 1)
+        assert list(listener.notifies(timeout=SOON, stop_after=1))
+    with Client(dsn) as other:
+        assert other.notify
+        database: Any = other._transport
+        database.server.pooled = True
+        assert not other.notify
+
+
+def test_a_process_that_pushes_and_ends_has_told_others(dsn: str, listener: Connection) -> None:
+    with Client(dsn) as client:
+        client.push("q", 1)
+    assert list(listener.notifies(timeout=SOON, stop_after=1))
+
+
+def test_a_process_listens_only_once_somebody_in_it_waits(dsn: str) -> None:
+    with Client(dsn) as client:
+        client.push("q", 1)
+        exchange: Any = client._wakes._hints
+        deadline = time.monotonic() + SOON
+        while not client.stats()["hints_sent"]:
+            assert time.monotonic() < deadline
+        assert not exchange.listening
+        assert client.pop("q", wait=1) is not None
+        while not exchange.listening:
+            assert time.monotonic() < deadline
+
+
+def test_the_thread_for_hints_ends_with_a_client_that_nobody_closed(dsn: str) -> None:
+    def push_and_forget() -> None:
+        client = Client(dsn)
+        client.push("q", 1)
+
+    push_and_forget()
+    deadline = time.monotonic() + SOON
+    while any(thread.name == "penstock-hints" for thread in threading.enumerate()):
+        gc.collect()
+        assert time.monotonic() < deadline

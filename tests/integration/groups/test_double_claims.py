@@ -21,9 +21,11 @@ from .steps import (
     violations,
 )
 
+# Of pops that take one partition, or several. One of an ordered group is written out in pop_claims.
 CHECKS = {
-    "ordered": ("claim_partition", "before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line_seq"),
-    "shared": ("claim_range", "before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line.seq"),
+    ("ordered", 1): ("pop_claims", ("before.state = 'r' AND before.ready_seq = line.seq", "true")),
+    ("ordered", 2): ("claim_partition", ("before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line_seq", "false")),
+    ("shared", 1): ("claim_range", ("before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line.seq", "false")),
 }
 
 
@@ -35,13 +37,13 @@ def repeat_places(sql: Connection) -> None:
     )
 
 
-def pop_from_a_stale_place(sql: Connection) -> list[int]:
+def pop_from_a_stale_place(sql: Connection, partitions: int) -> list[int]:
     """Hold a claim, and pop again from a place that the partition had before; return what came."""
     create_group(sql)
     push_some(sql, 3)
     repeat_places(sql)
     held = must_pop(sql, partition="p", most=1)
-    again = pop(sql)
+    again = pop(sql, partitions=partitions)
     return [claim.start for claim in (held, again) if claim is not None]
 
 
@@ -101,53 +103,60 @@ def test_pops_of_a_shared_group_get_ranges_that_do_not_overlap(connections: Conn
     assert violations(sql) == {}
 
 
-def test_a_stale_place_in_line_gives_nothing_while_a_claim_is_held(sql: Connection) -> None:
-    assert pop_from_a_stale_place(sql) == [0]
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_stale_place_in_line_gives_nothing_while_a_claim_is_held(sql: Connection, partitions: int) -> None:
+    assert pop_from_a_stale_place(sql, partitions) == [0]
     assert violations(sql) == {}
 
 
-def test_without_the_look_at_the_journal_a_stale_place_gives_a_second_claim(fresh: Connections) -> None:
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_without_the_look_at_the_journal_a_stale_place_gives_a_second_claim(
+    fresh: Connections, partitions: int
+) -> None:
     sql = fresh.open(autocommit=True)
-    function, check = CHECKS["ordered"]
-    mutate(sql, function, (check, "false"))
-    assert pop_from_a_stale_place(sql) == [0, 0]
+    function, change = CHECKS["ordered", partitions]
+    mutate(sql, function, change)
+    assert pop_from_a_stale_place(sql, partitions) == [0, 0]
 
 
-def two_places(connections: Connections, sql: Connection, mode: str) -> list[int]:
+def two_places(connections: Connections, sql: Connection, mode: str, partitions: int) -> list[int]:
     """Two pops at once, from two places of the same partition; return what each was given."""
     create_group(sql, mode=mode)
     push_some(sql, 3)
     repeat_places(sql)
     first, second = connections.open(), connections.open(autocommit=True)
-    one = run(first, pop_call(most=1))
-    popping = start(second, pop_call(most=1))
+    # The first takes its place by name: of several partitions it would take both places.
+    one = run(first, pop_call(most=1, partition="p" if partitions > 1 else None))
+    popping = start(second, pop_call(most=1, partitions=partitions))
     popping.waits(sql)
     first.commit()
     # Column 6 is where the claim begins.
     return [*(claim.start for claim in one), *(row[6] for row in popping.rows())]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "partitions"), CHECKS)
 def test_of_two_places_of_a_partition_only_the_journals_own_gives_messages(
-    connections: Connections, sql: Connection, mode: str
+    connections: Connections, sql: Connection, mode: str, partitions: int
 ) -> None:
-    assert two_places(connections, sql, mode) == [0]
+    assert two_places(connections, sql, mode, partitions) == [0]
     assert violations(sql) == {}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_without_that_look_the_journals_key_still_refuses_the_second_claim(fresh: Connections, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "partitions"), CHECKS)
+def test_without_that_look_the_journals_key_still_refuses_the_second_claim(
+    fresh: Connections, mode: str, partitions: int
+) -> None:
     sql = fresh.open(autocommit=True)
-    function, check = CHECKS[mode]
-    mutate(sql, function, (check, "false"))
+    function, change = CHECKS[mode, partitions]
+    mutate(sql, function, change)
     with pytest.raises(errors.UniqueViolation):
-        two_places(fresh, sql, mode)
+        two_places(fresh, sql, mode, partitions)
 
 
 def test_without_that_look_and_the_key_a_message_is_claimed_twice(penstock_dsn: str) -> None:
     with Connections(penstock_dsn) as connections:
         sql = connections.open(autocommit=True)
-        function, check = CHECKS["ordered"]
-        mutate(sql, function, (check, "false"))
+        function, change = CHECKS["ordered", 1]
+        mutate(sql, function, change)
         sql.execute("ALTER TABLE penstock.journal DROP CONSTRAINT journal_pkey")
-        assert two_places(connections, sql, "ordered") == [0, 0]
+        assert two_places(connections, sql, "ordered", 1) == [0, 0]

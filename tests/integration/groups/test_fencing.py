@@ -50,6 +50,13 @@ DEADLINE_CHECKS = {
     ("shared", "nack"): ("nack_shared", " AND c.due_at > clock_timestamp()"),
     ("shared", "renew"): ("renew_shared", "          AND c.due_at > clock_timestamp()\n"),
 }
+# An ack of one claim, whole, is done by ack_claims itself.
+WHOLE_ACK_CHECKS = {
+    ("ordered", "lease"): " AND held.lease_id = lease",
+    ("ordered", "deadline"): "AND held.due_at > clock_timestamp() ",
+    ("shared", "lease"): " AND c.lease_id = lease",
+    ("shared", "deadline"): "\n                  AND c.due_at > clock_timestamp()",
+}
 EVERY_WAY = pytest.mark.parametrize(("mode", "way"), sorted(LEASE_CHECKS))
 
 
@@ -110,6 +117,18 @@ def test_without_the_deadline_check_it_can(fresh: Connections, mode: str, way: s
     assert past_its_deadline(sql, mode, way) == "done"
 
 
+@pytest.mark.parametrize(("mode", "check"), WHOLE_ACK_CHECKS)
+def test_without_its_own_checks_an_ack_of_a_whole_claim_ends_what_is_not_its_own(
+    fresh: Connections, mode: str, check: str
+) -> None:
+    sql = fresh.open(autocommit=True)
+    mutate(sql, "ack_claims", (WHOLE_ACK_CHECKS[mode, check], ""))
+    if check == "lease":
+        assert held_by_another(sql, mode, "ack") == ("done", "lost")
+    else:
+        assert past_its_deadline(sql, mode, "ack") == "done"
+
+
 @EVERY_WAY
 def test_a_lease_id_that_nobody_was_given_changes_nothing(sql: Connection, mode: str, way: str) -> None:
     create_group(sql, mode=mode)
@@ -168,13 +187,8 @@ def test_settling_waits_for_whoever_takes_the_claim_away_and_then_looks_again(
     assert violations(sql) == {}
 
 
-NEWEST = "LATERAL penstock.newest_state(u.group_id, u.partition_id) j\n"
-LOCKED = (
-    "LATERAL (SELECT j.* FROM penstock.journal j WHERE j.group_id = u.group_id AND j.partition_id = u.partition_id"
-    " ORDER BY j.version DESC LIMIT 1 FOR UPDATE) j\n"
-)
 UNLOCKED = [
-    ("ack", "ack_claims", [("PERFORM penstock.lock_newest(group_ids, partition_ids);", "")]),
+    ("ack", "ack_claims", [("        LIMIT 1\n        FOR UPDATE;", "        LIMIT 1;")]),
     ("renew", "renew_ordered", [("PERFORM penstock.lock_newest(group_ids, partition_ids);", "")]),
     ("nack", "live_claim", [("PERFORM penstock.lock_newest(ARRAY[target_group], ARRAY[target]);", "")]),
 ]
@@ -191,26 +205,21 @@ def test_without_the_lock_settling_goes_on_from_a_state_that_is_over(
 
 def test_without_a_new_look_after_the_lock_an_ack_goes_on_from_a_state_that_is_over(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(
-        sql,
-        "ack_claims",
-        ("PERFORM penstock.lock_newest(group_ids, partition_ids);", ""),
-        (NEWEST, LOCKED),
-    )
+    mutate(sql, "ack_claims", ("held.version = seen.version AND ", ""))
     assert settled_while_it_is_taken_away(fresh, sql, "ack") == "UniqueViolation"
 
 
-def third_after_a_renewal(connections: Connections, sql: Connection) -> str:
-    """An ack that waited for a renewal has not committed; an operator takes the claim; say how that ends."""
+def third_after_a_renewal(connections: Connections, sql: Connection, way: str) -> str:
+    """An ack or nack that waited for a renewal has not committed; an operator takes the claim; say how that ends."""
     create_group(sql)
     push(sql)
     claim = must_pop(sql)
     renewer, holder, operator = connections.open(), connections.open(), connections.open(autocommit=True)
     renew(renewer, claim)
-    acking = start(holder, ack_of([claim]))
-    assert acking.waits(sql)
+    settling = start(holder, SETTLING[way](claim))
+    assert settling.waits(sql)
     renewer.commit()
-    assert acking.value() == [True]
+    assert settling.value()
     call = Release(claim.lease._replace(lease_id=None))
     taking = start(operator, call)
     assert taking.waits(sql)
@@ -221,17 +230,18 @@ def third_after_a_renewal(connections: Connections, sql: Connection) -> str:
         return type(error).__name__
 
 
-def test_whoever_comes_after_a_renewal_and_an_ack_waits_and_finds_nothing_to_take(
-    connections: Connections, sql: Connection
+@pytest.mark.parametrize("way", ["ack", "nack"])
+def test_whoever_comes_after_a_renewal_and_another_waits_and_finds_nothing_to_take(
+    connections: Connections, sql: Connection, way: str
 ) -> None:
-    assert third_after_a_renewal(connections, sql) == "False"
+    assert third_after_a_renewal(connections, sql, way) == "False"
     assert violations(sql) == {}
 
 
 def test_without_locking_the_newest_row_itself_they_get_into_each_others_way(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
     mutate(sql, "lock_newest", ("IF locked IS NOT DISTINCT FROM seen THEN", "IF true THEN"))
-    assert third_after_a_renewal(fresh, sql) == "UniqueViolation"
+    assert third_after_a_renewal(fresh, sql, "nack") == "UniqueViolation"
 
 
 def test_an_ack_waits_for_the_sweep_that_ends_its_claim_and_is_refused(

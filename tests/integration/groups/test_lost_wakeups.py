@@ -107,7 +107,12 @@ def test_a_push_that_saw_a_claim_is_delivered_though_the_ack_saw_no_more(
 
 def test_without_parking_an_ack_loses_the_message(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "ack_claims", ("ELSE 'p' END AS next_state", "ELSE 'i' END AS next_state"))
+    mutate(
+        sql,
+        "ack_claims",
+        ("CASE WHEN place IS NOT NULL THEN 'r' ELSE 'p' END", "CASE WHEN place IS NOT NULL THEN 'r' ELSE 'i' END"),
+        ("CASE WHEN place IS NULL THEN clock_timestamp() + interval '50 milliseconds' END", "NULL"),
+    )
     assert push_during_an_ack(fresh, sql) == []
     assert violations(sql) == LOST
 

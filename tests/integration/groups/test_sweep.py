@@ -357,8 +357,9 @@ def test_a_process_begins_where_its_last_sweep_said() -> None:
     sweeping = Sweeping()
     assert sweeping.since() is None
     moment = datetime.now(UTC)
-    assert sweeping.did(SweepResult(1, 0, 0, None, moment))
+    sweeping.did(SweepResult(1, 0, 0, None, moment))
     assert sweeping.since() == moment
-    assert not sweeping.did(SweepResult(0, 0, 0, None, None))
-    assert not sweeping.did(None)
+    sweeping.did(SweepResult(0, 0, 0, None, None))
+    sweeping.did(None)
     assert sweeping.since() == moment
+    assert sweeping.brought == 1

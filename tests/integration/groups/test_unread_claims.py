@@ -21,9 +21,11 @@ def test_a_pop_whose_messages_are_purged_meanwhile_claims_nothing(
 ) -> None:
     sql = fresh.open(autocommit=True)
     create_group(sql, mode=mode)
-    push_some(sql, 3)
+    for _ in range(3):
+        push_some(sql, 1)
     sql.execute(STOP)
-    mutate(sql, CLAIM[mode], ("penstock.stop_after_bytes(", "public.stopped("))
+    for function in ("pop_claims", CLAIM[mode]):
+        mutate(sql, function, ("penstock.stop_after_bytes(", "public.stopped("))
     gate, popper = fresh.open(), fresh.open(autocommit=True)
     gate.execute("SELECT pg_advisory_xact_lock(4711)")
     popping = start(popper, pop_call(auto_ack=auto_ack))

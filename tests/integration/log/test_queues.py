@@ -19,6 +19,7 @@ def test_the_settings_are_described_in_one_place(sql: Connection) -> None:
         "keep_until_archived": "auto",
         "dedupe_window": 0,
         "delay": 0,
+        "durable_acks": True,
         "lease_time": 300,
         "max_attempts": 5,
         "max_message_bytes": 1 << 20,

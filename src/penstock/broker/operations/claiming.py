@@ -1,4 +1,8 @@
-"""Take messages and settle them: pop, ack, nack, renew, release, and the timers behind them."""
+"""Take messages and settle them: pop, ack, nack, renew, release, and the timers behind them.
+
+With `durable` false the caller does not need what it asks for to survive a crash of the server: what that undoes is
+delivered again. It is for operations in transactions of their own.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,7 +10,7 @@ from datetime import datetime
 import msgspec
 
 from penstock.broker.arguments import delay_time, lease_time, storable
-from penstock.broker.claims import MAX_BYTES, Claim, ClaimRange, Lease
+from penstock.broker.claims import MAX_BYTES, AckedAndPopped, Claim, ClaimRange, Lease
 from penstock.broker.infos import SweepResult
 from penstock.broker.names import check_group_names
 from penstock.broker.operations.operation import Operation, Repeatable
@@ -29,6 +33,7 @@ class Pop(Operation[list[Claim]], frozen=True):
     consumer: str | None = None
     auto_ack: bool = False
     ready_from: Sequence[int] | None = None
+    durable: bool = True
 
     def __post_init__(self) -> None:
         check_group_names(self.queue, self.group, self.partition)
@@ -57,11 +62,23 @@ class Ack(Operation[list[bool]], frozen=True):
     """Acknowledge ranges of claims; for each, whether its lease was live and it is done.
 
     `lock_timeout` is how many seconds to wait for a claim that somebody else has locked; past that it raises
-    LockTimeout, and nothing was acknowledged.
+    LockTimeout, and nothing was acknowledged. Only groups whose `durable_acks` is off heed that it is not `durable`.
     """
 
     ranges: Sequence[ClaimRange]
     lock_timeout: float | None = None
+    durable: bool = True
+
+
+class AckAndPop(Operation[AckedAndPopped], frozen=True):
+    """Acknowledge ranges of claims and claim what is next, in one transaction.
+
+    The acks do not depend on what is there to pop, and a pop that finds neither queue nor group claims nothing. Where
+    it raises, nothing was acknowledged.
+    """
+
+    ranges: Sequence[ClaimRange]
+    pop: Pop
 
 
 class Renew(Operation[list[datetime | None]], frozen=True):
@@ -70,6 +87,7 @@ class Renew(Operation[list[datetime | None]], frozen=True):
     leases: Sequence[Lease]
     lease: float | None = None
     lock_timeout: float | None = None
+    durable: bool = True
 
     def __post_init__(self) -> None:
         lease_time(self.lease)
@@ -103,6 +121,8 @@ class Release(Operation[bool], frozen=True):
 
 
 class Sweep(Repeatable[SweepResult | None], frozen=True):
-    """Fire due timers, all or those since a moment; None when another process is at it."""
+    """Fire due timers, all or those since a moment, and at most `max_timers`; None when another process is at it."""
 
     since: datetime | None = None
+    max_timers: int = 1000
+    durable: bool = True

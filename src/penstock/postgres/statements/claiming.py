@@ -8,9 +8,9 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from penstock.broker.claims import Claim, ClaimRange, Lease
+from penstock.broker.claims import AckedAndPopped, Claim, ClaimRange, Lease
 from penstock.broker.infos import SweepResult
-from penstock.broker.operations.claiming import Ack, HasPending, Nack, Pop, PopMany, Release, Renew, Sweep
+from penstock.broker.operations.claiming import Ack, AckAndPop, HasPending, Nack, Pop, PopMany, Release, Renew, Sweep
 from penstock.broker.packing import unpack
 from penstock.postgres.statements.call import (
     Call,
@@ -23,39 +23,41 @@ from penstock.postgres.statements.call import (
 )
 
 # By id, in groups of either mode: the functions look at the group's mode themselves.
-_ACK = "SELECT penstock.ack_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[])"
+_ACK = "SELECT penstock.ack_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[], %s::boolean)"
 _ACK_LIMITED = (
     "SELECT penstock.ack_claims(CASE WHEN lock_timeout <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
-    "%s::bigint[], %s::bigint[]) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
+    "%s::bigint[], %s::bigint[], %s::boolean) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
 )
-_RENEW = "SELECT penstock.renew_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::float8)"
+_RENEW = "SELECT penstock.renew_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::float8, %s::boolean)"
 _RENEW_LIMITED = (
     "SELECT penstock.renew_claims(CASE WHEN lock_timeout <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
-    "%s::float8) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
+    "%s::float8, %s::boolean) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
 )
 
 
 @statement(Pop)
 def pop(wanted: Pop) -> Call[list[Claim]]:
     queue = wanted.queue
+    return Call(_POP, _pop_columns(wanted), lambda rows: _claims_of(queue, rows), hot=True)
+
+
+@statement(AckAndPop)
+def ack_and_pop(wanted: AckAndPop) -> Call[AckedAndPopped]:
+    queue, ranges = wanted.pop.queue, wanted.ranges
+
+    def parse(rows: Sequence[Row]) -> AckedAndPopped:
+        # Without a claim there is one row, which has no partition.
+        return AckedAndPopped(rows[0][0], _claims_of(queue, [row[1:] for row in rows if row[2] is not None]))
+
     return Call(
-        _select_claims(
-            "pop_claims(%s::text, %s::text, %s::text, %s::integer, %s::bigint, %s::integer, %s::float8, %s::text, "
-            "%s::boolean, %s::bigint[])"
-        ),
+        _ACK_AND_POP,
         (
-            queue,
-            wanted.group,
-            wanted.partition,
-            wanted.max_messages,
-            wanted.max_bytes,
-            wanted.max_partitions,
-            wanted.lease,
-            wanted.consumer,
-            wanted.auto_ack,
-            None if wanted.ready_from is None else list(wanted.ready_from),
+            *_leases(ranges),
+            [each.start for each in ranges],
+            [each.stop for each in ranges],
+            *_pop_columns(wanted.pop),
         ),
-        lambda rows: _claims_of(queue, rows),
+        parse,
         hot=True,
     )
 
@@ -75,11 +77,7 @@ def pop_many(wanted: PopMany) -> Call[list[list[Claim] | None]]:
         return [None if index in again else _claims_of(pop.queue, found[index]) for index, pop in enumerate(pops)]
 
     return Call(
-        _select_claims(
-            "pop_claims_batch(%s::text[], %s::text[], %s::text[], %s::integer[], %s::bigint[], %s::integer[], "
-            "%s::float8[], %s::text[], %s::boolean[], %s::text[])",
-            "request,",
-        ),
+        _POP_MANY if any(pop.durable or pop.auto_ack for pop in pops) else _POP_MANY_RELAXED,
         (
             [pop.queue for pop in pops],
             [pop.group for pop in pops],
@@ -114,7 +112,7 @@ def has_pending(wanted: HasPending) -> Call[bool]:
 @statement(Ack)
 def ack(wanted: Ack) -> Call[list[bool]]:
     ranges = wanted.ranges
-    columns = (*_leases(ranges), [each.start for each in ranges], [each.stop for each in ranges])
+    columns = (*_leases(ranges), [each.start for each in ranges], [each.stop for each in ranges], wanted.durable)
     if wanted.lock_timeout is None:
         return Call(_ACK, columns, scalar, hot=True)
     return Call(_ACK_LIMITED, (*columns, milliseconds(wanted.lock_timeout)), scalar)
@@ -122,7 +120,7 @@ def ack(wanted: Ack) -> Call[list[bool]]:
 
 @statement(Renew)
 def renew(wanted: Renew) -> Call[list[datetime | None]]:
-    columns = (*_leases(wanted.leases), wanted.lease)
+    columns = (*_leases(wanted.leases), wanted.lease, wanted.durable)
     if wanted.lock_timeout is None:
         return Call(_RENEW, columns, scalar)
     return Call(_RENEW_LIMITED, (*columns, milliseconds(wanted.lock_timeout)), scalar)
@@ -151,8 +149,8 @@ def release(wanted: Release) -> Call[bool]:
 def sweep(wanted: Sweep) -> Call[SweepResult | None]:
     return Call(
         "SELECT s.*, extract(epoch FROM s.next_due - clock_timestamp())::float8 "
-        "FROM penstock.sweep(since => coalesce(%s::timestamptz, '-infinity')) s",
-        (wanted.since,),
+        "FROM penstock.sweep(%s::integer, coalesce(%s::timestamptz, '-infinity'), %s::boolean) s",
+        (wanted.max_timers, wanted.since, wanted.durable),
         lambda rows: SweepResult(*rows[0]) if rows else None,
     )
 
@@ -176,6 +174,40 @@ def _claims_of(queue: str, rows: Sequence[Row]) -> list[Claim]:
             claim = claims[row[1], row[6]] = Claim(*row[:12])
         claim.messages += unpack(queue, claim.partition, claim.partition_id, slice_of(row[12:]), claim.attempt)
     return list(claims.values())
+
+
+_POP = _select_claims(
+    "pop_claims(%s::text, %s::text, %s::text, %s::integer, %s::bigint, %s::integer, %s::float8, %s::text, "
+    "%s::boolean, %s::bigint[], durable => %s::boolean)"
+)
+_MANY = (
+    "pop_claims_batch(%s::text[], %s::text[], %s::text[], %s::integer[], %s::bigint[], %s::integer[], "
+    "%s::float8[], %s::text[], %s::boolean[], %s::text[])"
+)
+_POP_MANY = _select_claims(_MANY, "request,")
+# Of use at the commit, so it does not matter when it is set; where there is no row, nothing was written.
+_POP_MANY_RELAXED = _select_claims(f"{_MANY}, pg_catalog.set_config('synchronous_commit', 'off', true)", "request,")
+_ACK_AND_POP = _select_claims(
+    "ack_and_pop(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[], %s::text, %s::text, %s::text, "
+    "%s::integer, %s::bigint, %s::integer, %s::float8, %s::text, %s::boolean, %s::bigint[], %s::boolean)",
+    "acked,",
+)
+
+
+def _pop_columns(wanted: Pop) -> tuple[Any, ...]:
+    return (
+        wanted.queue,
+        wanted.group,
+        wanted.partition,
+        wanted.max_messages,
+        wanted.max_bytes,
+        wanted.max_partitions,
+        wanted.lease,
+        wanted.consumer,
+        wanted.auto_ack,
+        None if wanted.ready_from is None else list(wanted.ready_from),
+        wanted.durable,
+    )
 
 
 def _leases(claims: Sequence[Lease] | Sequence[ClaimRange]) -> tuple[list[int], list[int], list[Any]]:

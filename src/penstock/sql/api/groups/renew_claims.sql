@@ -1,14 +1,16 @@
--- penstock.renew_claims(group_ids, partition_ids, lease_ids, lease_time)
+-- penstock.renew_claims(group_ids, partition_ids, lease_ids, lease_time, durable)
 --
 -- Extends the leases of any number of claims, of groups of either mode, counted from now. If a lease has expired or
 -- is not the claim's own, nothing changes.
 --
--- Parameters: parallel arrays, one entry per claim; lease_time - seconds, null for the group's or the queue's.
+-- Parameters: parallel arrays, one entry per claim; lease_time - seconds, null for the group's or the queue's;
+-- durable - false commits the caller's transaction without waiting for the disk, as in pop_claims.
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.
 -- Calls: require_read_committed, use_lock_timeout, renew_ordered, renew_shared. Tables: consumer_groups (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.renew_claims(
-    group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8 DEFAULT NULL
+    group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8 DEFAULT NULL,
+    durable boolean DEFAULT true
 )
 RETURNS timestamptz[]
 LANGUAGE plpgsql SECURITY DEFINER
@@ -33,6 +35,9 @@ BEGIN
     END IF;
     IF current_setting('penstock.lock_timeout', true) <> '' THEN
         PERFORM penstock.use_lock_timeout();
+    END IF;
+    IF NOT durable THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     IF NOT EXISTS (
         SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = ANY (group_ids) AND g.mode = 'shared'

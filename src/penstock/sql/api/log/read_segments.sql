@@ -4,9 +4,9 @@
 --
 -- Parameters: the range by offsets, by times, or both (the narrower applies); null leaves a side open. max_bytes -
 -- the approximate size of a page; it has at least one segment.
--- Returns: the rows of segment_slices, each with the partition's id and the offset of the next page (null on the last
--- page). No row: the range is empty.
--- Calls: find_partition, partition_span, offset_at, stop_after_bytes, segment_slices. Tables: none of its own.
+-- Returns: the rows of segment_slices or joined_slice, each with the partition's id and the offset of the next page
+-- (null on the last page). No row: the range is empty.
+-- Calls: find_partition, partition_span, offset_at, stop_after_bytes, joined_slice, segment_slices. Tables: none of its own.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.read_segments(
     queue_name     text,
@@ -55,6 +55,13 @@ BEGIN
         RETURN;
     END IF;
     page_to := penstock.stop_after_bytes(source, low, high, max_bytes);
+    IF page_to - low > 1 AND max_bytes <= 67108864 THEN
+        RETURN QUERY
+        SELECT source, nullif(page_to, high), s.* FROM penstock.joined_slice(source, low, page_to) s;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
     RETURN QUERY
     SELECT source, nullif(page_to, high), s.* FROM penstock.segment_slices(source, low, page_to) s;
 END

@@ -33,6 +33,8 @@ AS $$
      'how old a message must be before it is delivered'),
     ('quiet_period', 'seconds', '0', 0, 31536000, NULL,
      'how long a partition must have been without pushes before it is delivered (alias: window_buffer)'),
+    ('durable_acks', 'boolean', 'true', NULL, NULL, '{true,false}',
+     'whether an ack waits until it is on disk; false: a crash of the server may deliver again what was acknowledged last'),
     ('retention_time', 'seconds or null', 'null', 0.001, 3155760000, NULL,
      'messages older than this are dropped; null keeps them for ever'),
     ('retention_bytes', 'count or null', 'null', 1, 1125899906842624, NULL,

@@ -6,7 +6,7 @@
 -- Parameters: one entry of those of push_segments; producer and sequence as there.
 -- Returns: where the segment went and the time its messages got.
 -- Calls: ensure_partitions, require_packed, compresses, pushed_before, offset_limit, refuse_full, wake_partitions,
--- push_segments, queue_lock_class, int32_at, packed_bytes, newest_segment. Tables: queues, consumer_groups (read),
+-- push_segments, queue_lock_class, int32_at, packed_bytes, newest_segment. Tables: queues, consumer_groups, journal (read),
 -- partitions (lock), segments, producers (insert).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.push_segment(
@@ -31,8 +31,8 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_variable
 DECLARE
-    target   record;
-    consumed boolean;
+    target record;
+    asleep boolean;
 BEGIN
     -- A look at a table here costs as much as the insert of a row, and each expression a tenth: hence so few of them.
     -- What is out of the ordinary goes to push_segments.
@@ -107,13 +107,22 @@ BEGIN
         CASE WHEN NOT target.compressed THEN body END, CASE WHEN target.compressed THEN body END,
         ends, keys, key_ends, headers, header_ends
     )
-    RETURNING EXISTS (SELECT 1 FROM penstock.consumer_groups g WHERE g.queue_id = target.queue_id) INTO consumed;
+    -- Most groups are at the partition already. wake_partitions looks once more, and does what there is to do.
+    RETURNING EXISTS (
+        SELECT 1 FROM penstock.consumer_groups g
+        WHERE g.queue_id = target.queue_id AND coalesce((
+            SELECT j.state FROM penstock.journal j
+            WHERE j.group_id = g.group_id AND j.partition_id = target.partition_id
+            ORDER BY j.version DESC
+            LIMIT 1
+        ), 'i') IN ('i', 'p')
+    ) INTO asleep;
     IF first_offset + count > penstock.offset_limit() THEN
         PERFORM penstock.refuse_full(partition_name);
     END IF;
     partition_id := target.partition_id;
     message_count := count;
-    IF consumed THEN
+    IF asleep THEN
         PERFORM penstock.wake_partitions(ARRAY[partition_id], ARRAY[first_offset]);
     END IF;
     RETURN NEXT;

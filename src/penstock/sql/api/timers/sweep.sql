@@ -1,4 +1,4 @@
--- penstock.sweep(max_rows, since)
+-- penstock.sweep(max_rows, since, durable)
 --
 -- Fires due timers: ends claims whose lease has expired, wakes partitions whose delay, backoff or quiet period is
 -- over, checks parked ones once more, gives scheduled messages their offsets, fires late wake-ups, enrols partitions
@@ -13,13 +13,17 @@
 -- Parameters: max_rows - the largest number of timers to fire; it takes about two seconds at most; since - timers
 -- that were due before are left alone. Fired timers leave dead index entries, which cannot be removed while somebody
 -- holds a transaction open; a frequent caller passes swept_to of the last sweep, and every few seconds the default,
--- for timers that were locked or committed late.
+-- for timers that were locked or committed late; durable - false commits the caller's transaction without waiting for
+-- the disk, unless scheduled messages were published: any other timer that a crash undoes is due once more. Only for a
+-- caller who does nothing else in the transaction.
 -- Returns: what was done; when the next timer is due, if within ten seconds; and where the next sweep may begin, null
 -- if this one did not get to the end. No row while another sweep is working.
 -- Calls: require_read_committed, sweep_together, sweep_apart, retry_timers, put_off. Tables: sweep_lock (lock),
 -- failing_timers (read, delete).
 -- Granted to: consumer.
-CREATE OR REPLACE FUNCTION penstock.sweep(max_rows integer DEFAULT 1000, since timestamptz DEFAULT '-infinity')
+CREATE OR REPLACE FUNCTION penstock.sweep(
+    max_rows integer DEFAULT 1000, since timestamptz DEFAULT '-infinity', durable boolean DEFAULT true
+)
 RETURNS TABLE (woken integer, trimmed integer, enrolled integer, next_due timestamptz, swept_to timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -48,7 +52,7 @@ BEGIN
     passing := EXISTS (SELECT 1 FROM penstock.failing_timers f WHERE f.kind <> 'maintenance');
     BEGIN
         SELECT t.* INTO woken, trimmed, enrolled, next_due, swept_to
-        FROM penstock.sweep_together(max_rows, since, passing) t;
+        FROM penstock.sweep_together(max_rows, since, passing, durable) t;
         IF passing THEN
             DELETE FROM penstock.failing_timers f WHERE f.kind = 'sweep';
         END IF;

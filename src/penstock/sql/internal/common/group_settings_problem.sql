@@ -11,7 +11,7 @@ LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $$
 DECLARE
     known   text[] := ARRAY['lease_time', 'max_attempts', 'backoff_initial', 'backoff_factor', 'backoff_max',
-                            'delay', 'quiet_period'];
+                            'delay', 'quiet_period', 'durable_acks'];
     unknown text;
 BEGIN
     IF config IS NULL OR jsonb_typeof(config) <> 'object' THEN

@@ -36,6 +36,12 @@ BEGIN
             END IF;
             CONTINUE;
         END IF;
+        IF setting.kind = 'boolean' THEN
+            IF jsonb_typeof(given.value) <> 'boolean' THEN
+                RETURN format('setting %s is %s but must be true or false', given.key, given.value);
+            END IF;
+            CONTINUE;
+        END IF;
         IF jsonb_typeof(given.value) <> 'number' THEN
             RETURN format('setting %s is %s but must be a number (%s)', given.key, given.value, setting.kind);
         END IF;

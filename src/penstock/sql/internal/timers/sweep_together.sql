@@ -1,16 +1,16 @@
--- penstock.sweep_together(max_rows, since, passing)
+-- penstock.sweep_together(max_rows, since, passing, durable)
 --
 -- Fires all due timers in one piece: if one fails, all of them fail. The caller holds the sweep's lock.
 --
 -- A timer may take seconds: a dead letter of hundreds of megabytes does. After two seconds it fires one more of each
 -- kind and ends, so that the work is committed before the caller's deadline; the next sweep continues from there.
 --
--- Parameters: max_rows and since as in sweep; passing - whether to skip timers that were postponed.
+-- Parameters: max_rows, since and durable as in sweep; passing - whether to skip timers that were postponed.
 -- Returns: as sweep.
 -- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions, publish_scheduled, is_put_off.
 -- Tables: journal, claims, late_wakeups (delete), partitions (lock), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_together(
-    max_rows integer, since timestamptz, passing boolean,
+    max_rows integer, since timestamptz, passing boolean, durable boolean,
     OUT woken integer, OUT trimmed integer, OUT enrolled integer, OUT next_due timestamptz, OUT swept_to timestamptz
 )
 LANGUAGE plpgsql
@@ -137,8 +137,13 @@ BEGIN
         (SELECT j.due_at FROM penstock.journal j WHERE j.due_at > now_here AND j.due_at < soon ORDER BY j.due_at LIMIT 1),
         (SELECT c.due_at FROM penstock.claims c WHERE c.due_at > now_here AND c.due_at < soon ORDER BY c.due_at LIMIT 1)
     ) INTO next_due;
-    SELECT woken + p.published, least(sweep_together.next_due, p.next_due), CASE WHEN p.complete THEN swept_to END
-    INTO woken, next_due, swept_to
+    SELECT woken + p.published, least(sweep_together.next_due, p.next_due), CASE WHEN p.complete THEN swept_to END, p.published
+    INTO woken, next_due, swept_to, visited
     FROM penstock.publish_scheduled(max_rows, since, soon, passing) p;
+    -- A reader with positions of its own may have noted the offset of what was published: that must not be undone. Timers
+    -- that were put off come later, and may publish, too.
+    IF NOT durable AND visited = 0 AND NOT passing THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
 END
 $$;

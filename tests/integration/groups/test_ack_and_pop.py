@@ -1,0 +1,143 @@
+"""An ack and the next pop in one call: each does what it does alone, and the pop never undoes the ack."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import errors
+from psycopg.sql import SQL, Identifier
+
+from databases import Connection, Connections
+from penstock.broker.claims import Claim
+from penstock.postgres.migrate import grant
+
+from .steps import MODES, create_group, drain, must_pop, newest, offsets, pop, push_some, push_to_many, violations
+
+QUERY = (
+    "SELECT acked, partition_id, claimed_from, claimed_to, lease_id FROM penstock.ack_and_pop("
+    "%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[], {})"
+)
+
+
+def ack_and_pop(sql: Connection, claims: Sequence[Claim], rest: str = "'q', 'g', max_messages => 1") -> list[Any]:
+    """Acknowledge claims, pop what is next, and return the rows."""
+    arrays = [[getattr(claim, name) for claim in claims] for name in ("group_id", "partition_id", "lease_id")]
+    nulls = [None] * len(claims)
+    return sql.execute(QUERY.format(rest).encode(), (*arrays, nulls, nulls)).fetchall()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_acknowledges_one_claim_and_returns_the_next(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode)
+    push_some(sql, 3)
+    first = must_pop(sql, most=1)
+
+    ((acked, partition_id, start, stop, _),) = ack_and_pop(sql, [first])
+
+    assert (acked, partition_id, start, stop) == ([True], first.partition_id, 1, 2)
+    assert violations(sql) == {}
+
+
+def test_every_row_of_a_claim_says_what_was_acknowledged(sql: Connection) -> None:
+    create_group(sql)
+    push_to_many(sql, 3)
+    first, second = must_pop(sql), must_pop(sql)
+    push_some(sql, 3, "more")
+    rows = ack_and_pop(sql, [first, second], "'q', 'g', max_partitions => 5")
+    assert {tuple(row[0]) for row in rows} == {(True, True)}
+    assert len({row[1] for row in rows}) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_with_a_lost_lease_it_says_so_and_pops_all_the_same(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode)
+    push_to_many(sql, 2)
+    lost = must_pop(sql, most=1)
+    lost.lease_id = uuid4()
+    ((acked, partition_id, *_),) = ack_and_pop(sql, [lost])
+    assert acked == [False]
+    assert partition_id not in (None, lost.partition_id)
+
+
+def test_with_nothing_to_claim_one_row_says_what_was_acknowledged(sql: Connection) -> None:
+    create_group(sql)
+    push_some(sql, 1)
+    assert ack_and_pop(sql, [must_pop(sql)]) == [([True], None, None, None, None)]
+    assert drain(sql) == []
+
+
+def test_with_nothing_to_acknowledge_it_is_a_pop(sql: Connection) -> None:
+    create_group(sql)
+    push_some(sql, 1)
+    assert [row[:1] + row[2:4] for row in ack_and_pop(sql, [])] == [([], 0, 1)]
+
+
+@pytest.mark.parametrize("wrong", ["max_messages => 0", "max_bytes => NULL", "lease_time => 0", "max_partitions => -1"])
+def test_wrong_arguments_are_refused_before_anything_is_done(sql: Connection, wrong: str) -> None:
+    create_group(sql)
+    push_some(sql, 2)
+    claim = must_pop(sql, most=1)
+    with pytest.raises(errors.InvalidParameterValue):
+        ack_and_pop(sql, [claim], f"'q', 'g', {wrong}")
+    assert newest(sql)[1] == "c"
+    ((acked, *_),) = ack_and_pop(sql, [claim])
+    assert acked == [True]
+
+
+@pytest.mark.parametrize("names", ["'q', 'unknown'", "'unknown', 'g'", "'q', 'external'", "'~', '~'"])
+def test_where_there_is_nothing_to_pop_from_the_ack_holds_and_nothing_is_created(sql: Connection, names: str) -> None:
+    create_group(sql)
+    create_group(sql, "external", mode="external")
+    push_some(sql, 1)
+    assert ack_and_pop(sql, [must_pop(sql)], names) == [([True], None, None, None, None)]
+    assert sql.execute("SELECT name FROM penstock.list_groups() ORDER BY name").fetchall() == [("external",), ("g",)]
+    assert pop(sql) is None
+
+
+def test_the_pop_gets_what_the_ack_has_just_put_into_the_ready_list(connections: Connections, sql: Connection) -> None:
+    create_group(sql)
+    push_some(sql, 5)
+    claims = [must_pop(sql, most=1)]
+    seen = []
+    holder = connections.open()
+    for _ in range(4):
+        ((acked, partition_id, start, _, lease),) = ack_and_pop(holder, claims)
+        assert acked == [True]
+        claims[0].partition_id, claims[0].lease_id = partition_id, lease
+        seen.append(start)
+    holder.commit()
+    assert seen == [1, 2, 3, 4]
+    assert offsets(drain(sql)) == []
+    assert violations(sql) == {}
+
+
+def test_if_it_is_rolled_back_neither_has_happened(connections: Connections, sql: Connection) -> None:
+    create_group(sql)
+    push_some(sql, 2)
+    claim = must_pop(sql, most=1)
+    holder = connections.open()
+    ack_and_pop(holder, [claim])
+    holder.rollback()
+    assert newest(sql)[1] == "c"
+    assert [row[:1] for row in ack_and_pop(sql, [claim])] == [([True],)]
+
+
+@pytest.mark.parametrize(("role", "allowed"), [("consumer", True), ("producer", False)])
+def test_it_is_for_consumers(penstock_dsn: str, role: str, allowed: bool) -> None:
+    user = f"user_{uuid4().hex[:12]}"
+    with psycopg.connect(penstock_dsn, autocommit=True) as sql:
+        sql.execute(SQL("CREATE ROLE {}").format(Identifier(user)))
+        grant(sql, role, user)
+        create_group(sql)
+        push_some(sql, 2)
+        claim = must_pop(sql, most=1)
+        sql.execute(SQL("SET ROLE {}").format(Identifier(user)))
+        if allowed:
+            assert ack_and_pop(sql, [claim])[0][0] == [True]
+        else:
+            with pytest.raises(errors.InsufficientPrivilege):
+                ack_and_pop(sql, [claim])
+        sql.execute("RESET ROLE")
+        sql.execute(SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(Identifier(user)))
