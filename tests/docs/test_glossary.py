@@ -34,14 +34,8 @@ RETIRED = {
     "teller": "reporter",
     "telling": "heartbeat",
     "tells": "reports",
-}
-# Still in use in files that are being rewritten; they move up as soon as the last name is gone.
-STILL_IN_USE = {
     "told": "reported",
 }
-# In SQL only: elsewhere it is a line of text. Still in use in the functions named here.
-LINE = "ready list entry"
-_LINE_STILL_IN = {"claim_partition", "claim_range", "pop_claims", "pop_claims_batch"}
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _SQL_TEXT = re.compile(r"--[^\n]*|'(?:[^']|'')*'")
 
@@ -69,15 +63,13 @@ def test_no_name_in_the_code_is_a_retired_word() -> None:
 
 
 def test_no_name_in_the_sql_is_a_retired_word() -> None:
-    retired = {**RETIRED, "line": LINE}
+    # In SQL only: elsewhere a line is one of text.
+    retired = {**RETIRED, "line": "ready list entry"}
     found = []
     for path in sorted((ROOT / "src" / "penstock" / "sql").rglob("*.sql")):
         code = _SQL_TEXT.sub("", path.read_text("utf-8"))
         used = {part.lower() for name in {path.stem, *re.findall(r"\w+", code)} for part in parts(name)}
-        allowed = {"line"} if path.stem in _LINE_STILL_IN else set()
-        found += [
-            f"{path.relative_to(ROOT)}: {part} (say {retired[part]})" for part in used & (retired.keys() - allowed)
-        ]
+        found += [f"{path.relative_to(ROOT)}: {part} (say {retired[part]})" for part in used & retired.keys()]
     assert found == []
 
 
@@ -86,4 +78,4 @@ def test_the_glossary_defines_each_term_once() -> None:
     terms = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", text, re.MULTILINE)
     terms = [term for term in terms if term not in ("term", "---")]
     assert len(terms) == len(set(terms)) > 50
-    assert set(terms).isdisjoint({*RETIRED, *STILL_IN_USE})
+    assert set(terms).isdisjoint(RETIRED)

@@ -92,7 +92,7 @@ class Agreeing(Claiming):
                 batch.ack()
                 for claim in held:
                     self.model.ack(claim)
-            # What was purged or dropped has kept its place in line until somebody looks.
+            # What was purged or dropped has kept its ready list entry until somebody looks.
             self.pop(group, 100, 100)
         self.groups_agree()
         self.claims_agree()

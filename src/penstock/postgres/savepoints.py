@@ -341,12 +341,12 @@ async def follow_asyncpg(connection: Any, effects: Effects) -> AsyncIterator[Non
         return
     effects.followed = Followed()
     # Of its own for each block: asyncpg keeps a set of them.
-    told = effects.followed.ran
-    connection.add_query_logger(told)
+    listener = effects.followed.ran
+    connection.add_query_logger(listener)
     try:
         yield
     finally:
-        connection.remove_query_logger(told)
+        connection.remove_query_logger(listener)
 
 
 def _mark_before(statement: str, effects: Effects, run: Callable[[Call[Any]], Any]) -> None:

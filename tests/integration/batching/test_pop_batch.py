@@ -117,13 +117,13 @@ def test_a_wildcard_never_takes_what_is_named_in_the_same_batch(sql: Connection)
     create_group(sql)
     for name in "abc":
         push(sql, name)
-    # The named one comes last in the batch, and its partition first in line.
+    # The named one comes last in the batch, and its partition first in the ready list.
     answers = pop_batch(sql, wish("any"), wish("any2"), wish("any3"), wish("named", "a"))
     assert taken(answers) == {"any": "b", "any2": "c", "named": "a"}
 
 
 def wildcard_beside_a_name(sql: Connection) -> list[str]:
-    """Pop one partition by name and any other at once, so that what was named is in line again; return what came."""
+    """Pop one partition by name and any other at once, so that what was named is ready again; return what came."""
     create_group(sql)
     push_some(sql, 5, "a")
     return claimed(pop_many(sql, None, "a", most=1, auto_ack=True))

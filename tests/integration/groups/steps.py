@@ -86,15 +86,15 @@ def pop_call(
 
 
 def pop(connection: Connection, group: str = "g", **options: Any) -> Claim | None:
-    """Claim what is next in line."""
+    """Claim what is next in the ready list."""
     claims = run(connection, pop_call(group, **options))
     return claims[0] if claims else None
 
 
 def must_pop(connection: Connection, group: str = "g", **options: Any) -> Claim:
-    """Claim what is next in line; there must be something."""
+    """Claim what is next in the ready list; there must be something."""
     claim = pop(connection, group, **options)
-    assert claim is not None, "nothing was in line"
+    assert claim is not None, "nothing was ready"
     return claim
 
 

@@ -1,4 +1,4 @@
-"""Nothing is claimed twice: thanks to the place in line, to what the journal says of it, and in the end to its key."""
+"""Nothing is claimed twice: thanks to the ready list entry, to the journal that names it, and in the end to its key."""
 
 import pytest
 from log.interleaving import mutate
@@ -23,14 +23,17 @@ from .steps import (
 
 # Of pops that take one partition, or several. One of an ordered group is written out in pop_claims.
 CHECKS = {
-    ("ordered", 1): ("pop_claims", ("before.state = 'r' AND before.ready_seq = line.seq", "true")),
-    ("ordered", 2): ("claim_partition", ("before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line_seq", "false")),
-    ("shared", 1): ("claim_range", ("before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line.seq", "false")),
+    ("ordered", 1): ("pop_claims", ("before.state = 'r' AND before.ready_seq = entry.seq", "true")),
+    ("ordered", 2): (
+        "claim_partition",
+        ("before.state IS DISTINCT FROM 'r' OR before.ready_seq <> entry_seq", "false"),
+    ),
+    ("shared", 1): ("claim_range", ("before.state IS DISTINCT FROM 'r' OR before.ready_seq <> entry.seq", "false")),
 }
 
 
 def repeat_places(sql: Connection) -> None:
-    """Give every partition in line a second place, as a restore could."""
+    """Give every partition in the ready list a second entry, as a restore could."""
     sql.execute(
         "INSERT INTO penstock.ready (group_id, priority, seq, partition_id)"
         " SELECT group_id, priority, seq + 1000, partition_id FROM penstock.ready WHERE lo IS NULL"
@@ -38,7 +41,7 @@ def repeat_places(sql: Connection) -> None:
 
 
 def pop_from_a_stale_place(sql: Connection, partitions: int) -> list[int]:
-    """Hold a claim, and pop again from a place that the partition had before; return what came."""
+    """Hold a claim, and pop again from an entry that the partition had before; return what came."""
     create_group(sql)
     push_some(sql, 3)
     repeat_places(sql)
@@ -104,7 +107,7 @@ def test_pops_of_a_shared_group_get_ranges_that_do_not_overlap(connections: Conn
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_a_stale_place_in_line_gives_nothing_while_a_claim_is_held(sql: Connection, partitions: int) -> None:
+def test_a_stale_entry_gives_nothing_while_a_claim_is_held(sql: Connection, partitions: int) -> None:
     assert pop_from_a_stale_place(sql, partitions) == [0]
     assert violations(sql) == {}
 
@@ -125,7 +128,7 @@ def two_places(connections: Connections, sql: Connection, mode: str, partitions:
     push_some(sql, 3)
     repeat_places(sql)
     first, second = connections.open(), connections.open(autocommit=True)
-    # The first takes its place by name: of several partitions it would take both places.
+    # The first takes its entry by name: of several partitions it would take both entries.
     one = run(first, pop_call(most=1, partition="p" if partitions > 1 else None))
     popping = start(second, pop_call(most=1, partitions=partitions))
     popping.waits(sql)

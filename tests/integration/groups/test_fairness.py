@@ -1,4 +1,4 @@
-"""Everybody gets a turn: a partition with a mountain of messages waits in line like the others."""
+"""Everybody gets a turn: a partition with a mountain of messages waits its turn like the others."""
 
 import pytest
 
@@ -19,10 +19,10 @@ def test_one_partition_with_a_mountain_of_messages_delays_the_others_by_one_turn
     while waiting:
         claims = run(sql, pop_call(most=1000))
         pops += 1
-        assert claims, "nothing was in line"
+        assert claims, "nothing was ready"
         waiting.discard(claims[0].partition)
         run(sql, ack_of(claims))
-        # A shared group lays eight ranges of the mountain in line at once, and its frontier.
+        # A shared group lays eight ranges of the mountain in the ready list at once, and its frontier.
         assert pops <= SMALL + 1 + 2 * 9, f"{len(waiting)} partitions were not served in one turn"
 
 

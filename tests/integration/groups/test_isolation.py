@@ -33,7 +33,7 @@ LEVELS = [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
 def push_from_an_old_snapshot(
     connections: Connections, sql: Connection, level: IsolationLevel, statement: str, mode: str = "ordered"
 ) -> list[int]:
-    """The snapshot shows the partition in line; meanwhile it is consumed and goes idle; then the push commits."""
+    """The snapshot shows the partition as ready; meanwhile it is consumed and goes idle; then the push commits."""
     create_group(sql, mode=mode)
     push(sql)
     caller = connections.open()

@@ -1,4 +1,4 @@
-"""What commits late is delivered, in order, and served though others have gone past it in line."""
+"""What commits late is delivered, in order, and served though others have gone past it in the ready list."""
 
 import itertools
 import math
@@ -42,7 +42,7 @@ def partition_of(client: Client) -> str | None:
 
 
 def mark_passes_a_late_place(connections: Connections, client: Client, clock: Clock) -> str | None:
-    """A push takes a place in line and commits when the client's mark is past it; what does the client pop then?"""
+    """A push takes a ready list entry and commits when the client's mark is past it; what does the client pop then?"""
     client.create_group("q", "g")
     late = connections.open()
     push(late, "late")

@@ -1,6 +1,6 @@
 """A message that is pushed while a consumer finds nothing is delivered all the same.
 
-The push saw that the partition was in line, or held, and left it alone; the consumer could not see the message yet.
+The push saw that the partition was ready, or held, and left it alone; the consumer could not see the message yet.
 So a partition never becomes idle by a consumer's word, only by that of the sweep, under the lock that a push holds.
 """
 
@@ -28,7 +28,7 @@ LOST = {"work_not_ready": 1}
 
 
 def push_during_an_empty_pop(connections: Connections, sql: Connection, mode: str = "ordered") -> list[int]:
-    """The push sees the partition in line; the pop finds nothing and gives up; then the push commits."""
+    """The push sees the partition in the ready list; the pop finds nothing and gives up; then the push commits."""
     create_group(sql, mode=mode)
     push_some(sql, 1)
     sql.execute("SELECT penstock.purge('q')")
@@ -53,7 +53,7 @@ def push_during_an_ack(connections: Connections, sql: Connection) -> list[int]:
 
 
 def push_during_a_sweep(connections: Connections, sql: Connection, mode: str = "ordered") -> list[int]:
-    """The push sees the partition in line; the pop parks it; the sweep comes before the push commits."""
+    """The push sees the partition in the ready list; the pop parks it; the sweep comes before the push commits."""
     create_group(sql, mode=mode)
     push_some(sql, 1)
     sql.execute("SELECT penstock.purge('q')")

@@ -33,7 +33,7 @@ PUSHES = (
     " ARRAY['\\x01000000'::bytea, '\\x01000000'::bytea])"
 )
 IDLE = Pop("idle", "idle", None, 100, 1 << 20, 1, None, "c", False)
-# Partitions with a message each, in line for both groups: what as many pushes would have left.
+# Partitions with a message each, ready for both groups: what as many pushes would have left.
 GROW = [
     "INSERT INTO penstock.partitions (queue_id, name) SELECT q.queue_id, 'n' || n"
     " FROM penstock.queues q, generate_series(%(first)s::integer, %(last)s) n WHERE q.name = 'q'",

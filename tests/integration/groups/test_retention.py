@@ -155,7 +155,7 @@ def test_a_claim_whose_messages_are_dropped_can_be_settled_and_is_not_counted_as
     assert client.history("q", "g", "p")[0].skipped == 6
 
 
-@pytest.mark.parametrize("how", ["handed out", "waits in line", "failed"])
+@pytest.mark.parametrize("how", ["handed out", "ready", "failed"])
 def test_ranges_of_a_shared_group_that_are_dropped_do_not_come_as_empty_claims(
     client: Client, sql: Connection, how: str
 ) -> None:

@@ -15,7 +15,7 @@ NOBODY = "999999999"
 
 
 def arrange(sql: Connection) -> None:
-    """Make four groups, of all messages, of new ones and from a time on; and partitions: in line, held and idle."""
+    """Make four groups, of all messages, of new ones and from a time on; and partitions: ready, held and idle."""
     create_group(sql)
     create_group(sql, "s", "shared")
     run(sql, CreateGroup("q", "n", "ordered", "new"))
@@ -161,7 +161,7 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
         {"journal_rows_out_of_order"},
     ),
     (
-        "a place in line is where nobody looks",
+        "an entry is where nobody looks",
         ["UPDATE penstock.ready SET priority = 77"],
         {"places_at_unknown_priority"},
     ),
@@ -199,9 +199,9 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
         ],
         {"work_not_taken_up"},
     ),
-    ("a place in line is missing", ["DELETE FROM penstock.ready WHERE lo IS NULL"], {"ready_without_entry"}),
+    ("an entry is missing", ["DELETE FROM penstock.ready WHERE lo IS NULL"], {"ready_without_entry"}),
     (
-        "a place in line is nobody's",
+        "an entry is nobody's",
         [
             "INSERT INTO penstock.ready (group_id, priority, seq, partition_id)"
             " SELECT group_id, 0, 77777777, partition_id FROM penstock.consumer_groups, penstock.partitions LIMIT 1"

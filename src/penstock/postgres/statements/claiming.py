@@ -160,7 +160,7 @@ def _select_claims(source: str, first: str = "") -> str:
     """Return the statement for what `_claims_of` reads of a function that claims."""
     return select_slices(
         f"{first} group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to, "
-        "line_level, line_seq, shared, extract(epoch FROM lease_until - pg_catalog.clock_timestamp())::float8",
+        "entry_level, entry_seq, shared, extract(epoch FROM lease_until - pg_catalog.clock_timestamp())::float8",
         source,
     )
 

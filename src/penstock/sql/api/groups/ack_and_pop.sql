@@ -37,7 +37,7 @@ CREATE OR REPLACE FUNCTION penstock.ack_and_pop(
 RETURNS TABLE (
     acked boolean[],
     group_id integer, partition_id bigint, partition_of text, lease_id uuid, lease_until timestamptz,
-    attempt smallint, claimed_from bigint, claimed_to bigint, line_level integer, line_seq bigint, shared boolean,
+    attempt smallint, claimed_from bigint, claimed_to bigint, entry_level integer, entry_seq bigint, shared boolean,
     base_offset bigint, count integer, created_at timestamptz,
     run_skip integer, run_counts integer[], run_times timestamptz[],
     body_start integer, body bytea, ends bytea,

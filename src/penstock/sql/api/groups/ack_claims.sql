@@ -35,7 +35,7 @@ DECLARE
     lease  uuid;
     held   penstock.journal;
     seen   record;
-    place  bigint;
+    entry  bigint;
     acked  boolean[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -102,17 +102,17 @@ BEGIN
             AND coalesce(stops[1], held.claimed_to) = held.claimed_to
         THEN
             -- With nothing left the ready list entry would only lead to an empty look: park it at once.
-            place := CASE WHEN seen.head_offset > held.claimed_to THEN nextval('penstock.ready_seq') END;
+            entry := CASE WHEN seen.head_offset > held.claimed_to THEN nextval('penstock.ready_seq') END;
             INSERT INTO penstock.journal (
                 group_id, partition_id, version, state, committed, claimed_to, skipped, ready_seq, due_at, acked_at
             ) VALUES (
-                held.group_id, held.partition_id, held.version + 1, CASE WHEN place IS NOT NULL THEN 'r' ELSE 'p' END,
-                held.claimed_to, held.claimed_to, held.skipped, place,
-                CASE WHEN place IS NULL THEN clock_timestamp() + interval '50 milliseconds' END, clock_timestamp()
+                held.group_id, held.partition_id, held.version + 1, CASE WHEN entry IS NOT NULL THEN 'r' ELSE 'p' END,
+                held.claimed_to, held.claimed_to, held.skipped, entry,
+                CASE WHEN entry IS NULL THEN clock_timestamp() + interval '50 milliseconds' END, clock_timestamp()
             );
-            IF place IS NOT NULL THEN
+            IF entry IS NOT NULL THEN
                 INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
-                VALUES (held.group_id, seen.priority, place, held.partition_id);
+                VALUES (held.group_id, seen.priority, entry, held.partition_id);
             END IF;
             RETURN ARRAY[true];
         END IF;
@@ -174,7 +174,7 @@ BEGIN
             CASE WHEN e.done_to = e.committed THEN e.first_error END,
             CASE WHEN e.done_to = e.committed THEN e.last_error END
         FROM ending e
-    ), lined AS (
+    ), listed AS (
         INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
         SELECT e.group_id, e.priority, e.seq, e.partition_id FROM ending e WHERE e.next_state = 'r'
     )

@@ -7,13 +7,13 @@
 --
 -- Parameters: partition_name - null for any; max_messages and max_bytes - of each partition; lease_time - seconds,
 -- null for the group's or the queue's; consumer - a name for operators; auto_ack - count as done what is handed out
--- (at most once); lows - for each of the queue's priorities, where in the ready list to begin: a client that has just taken a
--- place looks no further back, until it does so again every few seconds. Null begins at the front; passing - ids of
+-- (at most once); lows - for each of the queue's priorities, where in the ready list to begin: a client that has just taken an
+-- entry looks no further back, until it does so again every few seconds. Null begins at the front; passing - ids of
 -- partitions to leave alone; durable - false commits the caller's transaction without waiting for the disk, unless auto_ack:
 -- a claim that a crash of the server undoes is delivered again. Only for a caller who does nothing else in it;
 -- first_use - false: a queue or group that does not exist, or cannot be popped, has nothing to give.
--- Returns: for each claim one row per slice. `claimed_from` is where the claim begins, `line_seq` which ready list entry
--- it had, `line_level` which of the priorities, `shared` the group's mode.
+-- Returns: for each claim one row per slice. `claimed_from` is where the claim begins, `entry_seq` which ready list entry
+-- it had, `entry_level` which of the priorities, `shared` the group's mode.
 -- Calls: require_read_committed, ensure_group, claim_named, claim_partition, claim_range, stop_after_bytes, end_at,
 -- joined_slice, segment_slices. Tables: queues, consumer_groups, partitions, segments (read), ready (delete), journal, claims (insert).
 -- Granted to: consumer.
@@ -34,7 +34,7 @@ CREATE OR REPLACE FUNCTION penstock.pop_claims(
 )
 RETURNS TABLE (
     group_id integer, partition_id bigint, partition_of text, lease_id uuid, lease_until timestamptz,
-    attempt smallint, claimed_from bigint, claimed_to bigint, line_level integer, line_seq bigint, shared boolean,
+    attempt smallint, claimed_from bigint, claimed_to bigint, entry_level integer, entry_seq bigint, shared boolean,
     base_offset bigint, count integer, created_at timestamptz,
     run_skip integer, run_counts integer[], run_times timestamptz[],
     body_start integer, body bytea, ends bytea,
@@ -55,7 +55,7 @@ DECLARE
     levels   integer[];
     level    integer;
     many     integer;
-    line     penstock.ready;
+    entry    penstock.ready;
     before   penstock.journal;
     ordinary boolean;
     bytes    integer;
@@ -121,23 +121,23 @@ BEGIN
             LIMIT 1
             FOR UPDATE SKIP LOCKED
         )
-        RETURNING y.* INTO line;
-        IF line.seq IS NULL THEN
+        RETURNING y.* INTO entry;
+        IF entry.seq IS NULL THEN
             RETURN;
         END IF;
-        partition_id := line.partition_id;
+        partition_id := entry.partition_id;
         shared := reader.mode = 'shared';
         IF shared THEN
-            ordinary := line.attempt = 0 AND line.hi - line.lo <= max_messages;
-            claimed_from := line.lo;
+            ordinary := entry.attempt = 0 AND entry.hi - entry.lo <= max_messages;
+            claimed_from := entry.lo;
             attempt := 1;
         ELSE
-            -- A new statement, hence a new snapshot: what the journal says now that the place is ours.
+            -- A new statement, hence a new snapshot: what the journal says now that the entry is ours.
             SELECT j.* INTO before FROM penstock.journal j
-            WHERE j.group_id = reader.group_id AND j.partition_id = line.partition_id
+            WHERE j.group_id = reader.group_id AND j.partition_id = entry.partition_id
             ORDER BY j.version DESC
             LIMIT 1;
-            ordinary := before.state = 'r' AND before.ready_seq = line.seq AND before.narrow_to IS NULL
+            ordinary := before.state = 'r' AND before.ready_seq = entry.seq AND before.narrow_to IS NULL
                 AND reader.settings @> '{"delay": 0, "quiet_period": 0}';
             claimed_from := before.committed;
             attempt := before.attempt + 1;
@@ -148,20 +148,20 @@ BEGIN
                 0, coalesce(s.body, s.body_compressed), s.ends, 0, s.keys, s.key_ends, 0, s.headers, s.header_ends,
                 -- Else retention has dropped the next message.
                 s.ends IS NOT NULL AND s.base_offset + s.count > claimed_from,
-                least(claimed_from + max_messages, line.hi), s.base_offset + s.count
+                least(claimed_from + max_messages, entry.hi), s.base_offset + s.count
             INTO
                 partition_of, base_offset, count, created_at, bytes, run_skip, run_counts, run_times,
                 body_start, body, ends, key_start, keys, key_ends, header_start, headers, header_ends,
                 ordinary, stop, claimed_to
             FROM penstock.segments s
             JOIN penstock.partitions p ON p.partition_id = s.partition_id
-            WHERE s.partition_id = line.partition_id AND s.base_offset <= claimed_from
+            WHERE s.partition_id = entry.partition_id AND s.base_offset <= claimed_from
             ORDER BY s.base_offset DESC
             LIMIT 1;
         END IF;
         IF ordinary THEN
-            line_level := 1;
-            line_seq := line.seq;
+            entry_level := 1;
+            entry_seq := entry.seq;
             lease_id := gen_random_uuid();
             lease_until := clock_timestamp() + make_interval(
                 secs => coalesce(lease_time, (reader.settings ->> 'lease_time')::float8)
@@ -169,11 +169,11 @@ BEGIN
             sliced := false;
             IF claimed_to < stop AND (shared OR bytes < max_bytes) THEN
                 SELECT s.base_offset + s.count INTO head FROM penstock.segments s
-                WHERE s.partition_id = line.partition_id
+                WHERE s.partition_id = entry.partition_id
                 ORDER BY s.base_offset DESC
                 LIMIT 1;
                 IF head > claimed_to THEN
-                    claimed_to := penstock.stop_after_bytes(line.partition_id, claimed_from, least(stop, head), max_bytes);
+                    claimed_to := penstock.stop_after_bytes(entry.partition_id, claimed_from, least(stop, head), max_bytes);
                     sliced := true;
                 END IF;
                 ordinary := NOT shared OR claimed_to = stop; -- else the rest goes back to the ready list
@@ -202,16 +202,16 @@ BEGIN
                 RETURN QUERY
                 SELECT
                     group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to,
-                    line_level, line_seq, shared, s.*
-                FROM penstock.joined_slice(line.partition_id, claimed_from, claimed_to) s;
+                    entry_level, entry_seq, shared, s.*
+                FROM penstock.joined_slice(entry.partition_id, claimed_from, claimed_to) s;
                 joined := FOUND;
             END IF;
             IF ordinary AND sliced AND joined IS NOT TRUE THEN
                 RETURN QUERY
                 SELECT
                     group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to,
-                    line_level, line_seq, shared, s.*
-                FROM penstock.segment_slices(line.partition_id, claimed_from, claimed_to) s;
+                    entry_level, entry_seq, shared, s.*
+                FROM penstock.segment_slices(entry.partition_id, claimed_from, claimed_to) s;
                 ordinary := FOUND; -- a purge may have committed since we looked what there is
             END IF;
         END IF;
@@ -221,7 +221,7 @@ BEGIN
                     group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error, alone
                 ) VALUES (
                     group_id, partition_id, claimed_from, claimed_to, attempt, lease_id, lease_until, consumer,
-                    line.first_error, line.last_error, claimed_to - claimed_from = 1
+                    entry.first_error, entry.last_error, claimed_to - claimed_from = 1
                 );
             ELSE
                 INSERT INTO penstock.journal (
@@ -240,18 +240,18 @@ BEGIN
         END IF;
         IF shared THEN
             RETURN QUERY SELECT * FROM penstock.claim_range(
-                line, 1, reader.settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+                entry, 1, reader.settings, max_messages, max_bytes, lease_time, consumer, auto_ack
             );
         ELSE
             RETURN QUERY SELECT * FROM penstock.claim_partition(
-                reader.group_id, line.partition_id, NULL, 1, line.seq, reader.settings,
+                reader.group_id, entry.partition_id, NULL, 1, entry.seq, reader.settings,
                 max_messages, max_bytes, lease_time, consumer, auto_ack
             );
         END IF;
         IF FOUND THEN
             RETURN;
         END IF;
-        vain := 1; -- the place had nothing to give, those behind it may
+        vain := 1; -- the entry had nothing to give, those behind it may
     END IF;
 
     -- Highest priority first. One pop in eight begins at a lower level, so that nobody starves: the less often the lower it
@@ -263,11 +263,11 @@ BEGIN
         levels := ARRAY(SELECT i FROM generate_series(level, many) i) || ARRAY(SELECT i FROM generate_series(1, level - 1) i);
     END IF;
     FOREACH level IN ARRAY levels LOOP
-        -- A place may turn out to have nothing to give, and those behind it something: go on, within reason.
+        -- An entry may turn out to have nothing to give, and those behind it something: go on, within reason.
         LOOP
             asked := wanted;
             taken := 0;
-            FOR line IN
+            FOR entry IN
                 WITH taken AS MATERIALIZED (
                     SELECT y.ctid FROM penstock.ready y
                     WHERE y.group_id = reader.group_id AND y.priority = reader.priorities[level]
@@ -284,12 +284,12 @@ BEGIN
                 taken := taken + 1;
                 IF reader.mode = 'ordered' THEN
                     RETURN QUERY SELECT * FROM penstock.claim_partition(
-                        reader.group_id, line.partition_id, NULL, level, line.seq, reader.settings,
+                        reader.group_id, entry.partition_id, NULL, level, entry.seq, reader.settings,
                         max_messages, max_bytes, lease_time, consumer, auto_ack
                     );
                 ELSE
                     RETURN QUERY SELECT * FROM penstock.claim_range(
-                        line, level, reader.settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+                        entry, level, reader.settings, max_messages, max_bytes, lease_time, consumer, auto_ack
                     );
                 END IF;
                 IF FOUND THEN

@@ -34,7 +34,7 @@ CREATE OR REPLACE FUNCTION penstock.pop_claims_batch(
 RETURNS TABLE (
     request integer,
     group_id integer, partition_id bigint, partition_of text, lease_id uuid, lease_until timestamptz,
-    attempt smallint, claimed_from bigint, claimed_to bigint, line_level integer, line_seq bigint, shared boolean,
+    attempt smallint, claimed_from bigint, claimed_to bigint, entry_level integer, entry_seq bigint, shared boolean,
     base_offset bigint, count integer, created_at timestamptz,
     run_skip integer, run_counts integer[], run_times timestamptz[],
     body_start integer, body bytea, ends bytea,
@@ -136,7 +136,7 @@ BEGIN
             before := NULL;
             FOR
                 group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to,
-                line_level, line_seq, shared, base_offset, count, created_at, run_skip, run_counts, run_times,
+                entry_level, entry_seq, shared, base_offset, count, created_at, run_skip, run_counts, run_times,
                 body_start, body, ends, key_start, keys, key_ends, header_start, headers, header_ends
             IN
                 SELECT c.* FROM penstock.pop_claims(

@@ -1,8 +1,8 @@
--- penstock.claim_partition(target_group, target, partition_of, line_level, line_seq, settings, max_messages, max_bytes,
+-- penstock.claim_partition(target_group, target, partition_of, entry_level, entry_seq, settings, max_messages, max_bytes,
 --                          lease_time, consumer, auto_ack)
 --
--- Claims one partition whose ready list entry the caller has just deleted. That, and the journal's word that this was
--- the place, makes the caller the only one who may append the next journal row; the key would refuse a second one.
+-- Claims one partition whose ready list entry the caller has just deleted. That, and the journal, which names this
+-- entry, makes the caller the only one who may append the next journal row; the key would refuse a second one.
 -- Messages are read before anything is claimed: what cannot be read is not claimed.
 --
 -- Parameters: those of pop_claims, for one partition.
@@ -14,8 +14,8 @@ CREATE OR REPLACE FUNCTION penstock.claim_partition(
     target_group integer,
     target       bigint,
     partition_of text,
-    line_level   integer,
-    line_seq     bigint,
+    entry_level  integer,
+    entry_seq    bigint,
     settings     jsonb,
     max_messages integer,
     max_bytes    bigint,
@@ -47,8 +47,8 @@ DECLARE
     given    boolean := false;
 BEGIN
     SELECT j.* INTO before FROM penstock.newest_state(target_group, target) j;
-    IF before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line_seq THEN
-        RETURN; -- an old place of a partition that has gone on since
+    IF before.state IS DISTINCT FROM 'r' OR before.ready_seq <> entry_seq THEN
+        RETURN; -- an old entry of a partition that has gone on since
     END IF;
     SELECT d.start_offset, d.stop_offset, d.head_offset, d.due_at INTO start, stop, head, retry_at
     FROM penstock.deliverable(target, before.committed, settings) d;
@@ -74,7 +74,7 @@ BEGIN
             );
         END IF;
         RETURN QUERY
-        SELECT target_group, target, partition_name, lease, until, attempt, start, stop, line_level, line_seq, false, s.*
+        SELECT target_group, target, partition_name, lease, until, attempt, start, stop, entry_level, entry_seq, false, s.*
         FROM penstock.segment_slices(target, start, stop) s;
         given := FOUND; -- a purge may have committed since we looked what there is
     END IF;

@@ -1,17 +1,17 @@
--- penstock.claim_range(line, line_level, settings, max_messages, max_bytes, lease_time, consumer, auto_ack)
+-- penstock.claim_range(entry, entry_level, settings, max_messages, max_bytes, lease_time, consumer, auto_ack)
 --
--- Claims for a shared group: the range of a ready list entry, or, from the place of a partition's frontier, the next new
--- messages. Whoever holds the frontier carves several ranges at once, takes one and puts the others and the frontier
--- back in the ready list, so that pops do not queue up behind one another's commit. Messages are read before they are claimed: what
--- cannot be read is not claimed.
+-- Claims for a shared group: the range of a ready list entry, or, from the entry of a partition's frontier, the next
+-- new messages. Whoever holds the frontier carves several ranges at once, takes one and puts the others and the
+-- frontier back in the ready list, so that pops do not wait for one another's commit. Messages are read before they are
+-- claimed: a message that cannot be read is not claimed.
 --
--- Parameters: line - the place, which the caller has just deleted; the others as in pop_claims.
+-- Parameters: entry - the entry, which the caller has just deleted; the others as in pop_claims.
 -- Returns: the rows of pop_claims.
 -- Calls: deliverable, append_state, trim_journal, partition_span, stop_after_bytes, segment_slices, newest_state.
 -- Tables: partitions (read), ready, claims, skips (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_range(
-    line         penstock.ready,
-    line_level   integer,
+    entry        penstock.ready,
+    entry_level  integer,
     settings     jsonb,
     max_messages integer,
     max_bytes    bigint,
@@ -34,26 +34,26 @@ AS $$
 DECLARE
     before   penstock.journal;
     given    record;
-    start    bigint := line.lo;
-    stop     bigint := line.hi;
+    start    bigint := entry.lo;
+    stop     bigint := entry.hi;
     frontier bigint;
     carved   bigint;
     lease    uuid;
     until    timestamptz;
 BEGIN
-    IF line.lo IS NULL THEN
-        SELECT j.* INTO before FROM penstock.newest_state(line.group_id, line.partition_id) j;
-        IF before.state IS DISTINCT FROM 'r' OR before.ready_seq <> line.seq THEN
-            RETURN; -- an old place of a partition that has gone on since
+    IF entry.lo IS NULL THEN
+        SELECT j.* INTO before FROM penstock.newest_state(entry.group_id, entry.partition_id) j;
+        IF before.state IS DISTINCT FROM 'r' OR before.ready_seq <> entry.seq THEN
+            RETURN; -- an old entry of a partition that has gone on since
         END IF;
-        SELECT d.* INTO given FROM penstock.deliverable(line.partition_id, before.claimed_to, settings) d;
+        SELECT d.* INTO given FROM penstock.deliverable(entry.partition_id, before.claimed_to, settings) d;
         before.skipped := before.skipped + given.start_offset - before.claimed_to;
         IF given.stop_offset <= given.start_offset THEN
             PERFORM penstock.append_state(
                 before, CASE WHEN given.due_at IS NULL THEN 'p' ELSE 't' END::"char", given.start_offset,
                 due_at => coalesce(given.due_at, clock_timestamp() + interval '50 milliseconds')
             );
-            PERFORM penstock.trim_journal(line.group_id, line.partition_id, before.version);
+            PERFORM penstock.trim_journal(entry.group_id, entry.partition_id, before.version);
             RETURN;
         END IF;
         start := given.start_offset;
@@ -62,7 +62,7 @@ BEGIN
         FOR carved IN SELECT c FROM generate_series(stop, frontier - 1, max_messages) c LOOP
             INSERT INTO penstock.ready (group_id, priority, seq, partition_id, lo, hi)
             VALUES (
-                line.group_id, line.priority, nextval('penstock.ready_seq'), line.partition_id,
+                entry.group_id, entry.priority, nextval('penstock.ready_seq'), entry.partition_id,
                 carved, least(carved + max_messages, frontier)
             );
         END LOOP;
@@ -70,15 +70,15 @@ BEGIN
             before, CASE WHEN given.head_offset > frontier THEN 'r' ELSE 'p' END::"char", frontier,
             due_at => CASE WHEN given.head_offset <= frontier THEN clock_timestamp() + interval '50 milliseconds' END
         );
-        PERFORM penstock.trim_journal(line.group_id, line.partition_id, before.version);
+        PERFORM penstock.trim_journal(entry.group_id, entry.partition_id, before.version);
     END IF;
 
-    IF line.lo IS NOT NULL THEN
-        SELECT greatest(start, s.floor_offset) INTO start FROM penstock.partition_span(line.partition_id) s;
-        IF start > line.lo THEN
+    IF entry.lo IS NOT NULL THEN
+        SELECT greatest(start, s.floor_offset) INTO start FROM penstock.partition_span(entry.partition_id) s;
+        IF start > entry.lo THEN
             -- Again after a seek back: then it is the same messages, and they count once.
             INSERT INTO penstock.skips (group_id, partition_id, lo, hi)
-            VALUES (line.group_id, line.partition_id, line.lo, least(start, line.hi))
+            VALUES (entry.group_id, entry.partition_id, entry.lo, least(start, entry.hi))
             ON CONFLICT DO NOTHING;
         END IF;
         IF start >= stop THEN
@@ -89,19 +89,19 @@ BEGIN
     -- What is over the limits goes back in the ready list as it was. A range that failed is given out a message at a time, since
     -- nobody knows which of them failed.
     carved := penstock.stop_after_bytes(
-        line.partition_id, start, least(stop, start + CASE WHEN line.attempt > 0 THEN 1 ELSE max_messages END), max_bytes
+        entry.partition_id, start, least(stop, start + CASE WHEN entry.attempt > 0 THEN 1 ELSE max_messages END), max_bytes
     );
     IF carved < stop THEN
         INSERT INTO penstock.ready (
             group_id, priority, seq, partition_id, lo, hi, attempt, first_error, last_error
         ) VALUES (
-            line.group_id, line.priority, nextval('penstock.ready_seq'), line.partition_id, carved, stop,
-            line.attempt, line.first_error, line.last_error
+            entry.group_id, entry.priority, nextval('penstock.ready_seq'), entry.partition_id, carved, stop,
+            entry.attempt, entry.first_error, entry.last_error
         );
         stop := carved;
     END IF;
-    attempt := line.attempt + 1;
-    partition_name := (SELECT p.name FROM penstock.partitions p WHERE p.partition_id = line.partition_id);
+    attempt := entry.attempt + 1;
+    partition_name := (SELECT p.name FROM penstock.partitions p WHERE p.partition_id = entry.partition_id);
     IF NOT auto_ack THEN
         lease := gen_random_uuid();
         until := clock_timestamp() + make_interval(
@@ -109,20 +109,20 @@ BEGIN
         );
     END IF;
     RETURN QUERY
-    SELECT line.group_id, line.partition_id, partition_name, lease, until, attempt, start, stop, line_level, line.seq, true,
+    SELECT entry.group_id, entry.partition_id, partition_name, lease, until, attempt, start, stop, entry_level, entry.seq, true,
            s.*
-    FROM penstock.segment_slices(line.partition_id, start, stop) s;
+    FROM penstock.segment_slices(entry.partition_id, start, stop) s;
     IF NOT FOUND THEN
         -- A purge has committed since we looked where the floor is.
         INSERT INTO penstock.skips (group_id, partition_id, lo, hi)
-        VALUES (line.group_id, line.partition_id, start, stop)
+        VALUES (entry.group_id, entry.partition_id, start, stop)
         ON CONFLICT DO NOTHING;
     ELSIF NOT auto_ack THEN
         INSERT INTO penstock.claims (
             group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error, alone
         ) VALUES (
-            line.group_id, line.partition_id, start, stop, attempt, lease, until, consumer,
-            line.first_error, line.last_error, stop - start = 1
+            entry.group_id, entry.partition_id, start, stop, attempt, lease, until, consumer,
+            entry.first_error, entry.last_error, stop - start = 1
         );
     END IF;
 END
