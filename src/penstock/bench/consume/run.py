@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import psycopg
 
-from penstock import Client
 from penstock.bench import environment
 from penstock.bench.consume import breakdown, worker
 from penstock.bench.consume.breakdown import Breakdown
@@ -81,6 +80,10 @@ class Side:
         vacuum(self.url)
         return rate
 
+    def delete(self, queue: str) -> None:
+        """Delete a queue, by the client that knows this schema."""
+        self._first.ask("delete", url=self.url, queue=queue)
+
     @property
     def _first(self) -> Program:
         return self.programs.first(1)[0]
@@ -116,8 +119,7 @@ class Run:
                 self._say(case.title)
                 yield Result(case, self._rounds(self._consuming(queue, fill, case)))
             for side in self._sides:
-                with Client(side.url) as client:
-                    client.delete(queue)
+                side.delete(queue)
                 vacuum(side.url)
 
     @property

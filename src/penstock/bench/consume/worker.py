@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from inspect import signature
 from itertools import islice
 from typing import Any
 
@@ -82,6 +83,10 @@ class Worker:
         """Delete a group, and with it the timers that others would serve."""
         self._client(url).delete_group(queue, group)
 
+    def delete(self, url: str, queue: str) -> None:
+        """Delete a queue."""
+        self._client(url).delete(queue)
+
     def open(self, way: str, **job: Any) -> None:
         """Get ready for a turn, with some steps that do not count."""
         self._step = self._turn.enter_context(contextmanager(getattr(self, f"_{way}"))(**job))
@@ -117,8 +122,10 @@ class Worker:
         self._clients.clear()
 
     def _consume(self, url: str, queue: str, group: str, take: int) -> Iterator[Step]:
-        """Consume as applications do: `for batch in client.consume(…): with batch: …`."""
-        with closing(self._client(url).consume(queue, group, max_messages=take, idle_timeout=_DRY)) as batches:
+        """Consume as applications do, acks with the next request: `for batch in client.consume(…): with batch: …`."""
+        client = self._client(url)
+        options: dict[str, Any] = {"defer_acks": True} if "defer_acks" in signature(client.consume).parameters else {}
+        with closing(client.consume(queue, group, max_messages=take, idle_timeout=_DRY, **options)) as batches:
 
             def step() -> int:
                 for batch in islice(batches, 1):
