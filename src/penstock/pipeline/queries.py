@@ -92,8 +92,8 @@ class QueryBuilder:
             writer = rows.writeStream.format("penstock").outputMode("append").options(**self._connection.options())
             return self._start(flow.name, flow.trigger, writer.option("groupId", flow.name), checkpoint)
 
-        def new_search(query: "StreamingQuery") -> poison.Search:
-            return poison.Search(spark, self._database, flow, self._connection, query)
+        def new_search(query: "StreamingQuery", again: bool) -> poison.Search:
+            return poison.Search(spark, self._database, flow, self._connection, query, again=again)
 
         running = Running(
             flow.name,

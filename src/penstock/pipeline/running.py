@@ -24,14 +24,17 @@ if TYPE_CHECKING:
 
 BACKOFF_FIRST = 1.0
 BACKOFF_MOST = 60.0
-# So often an epoch may fail before the message is looked for at which it does.
+# So often an epoch may fail before the message is looked for at which it does, unless Python code raised the error.
 PATIENCE = 2
+_PYTHON_ERROR = "org.apache.spark.api.python.PythonException"
 # What Spark raises; where it has no error of its own in Python, as for a process that died, it is Java's.
 FAILURES = (PySparkException, Py4JJavaError)
 # A rate is that of the last epoch, for as long as it can be called the last.
 _RATE_SECONDS = 10.0
 # An exception may be its own cause, by a detour.
 _MOST_CAUSES = 20
+# Where PySpark and Py4J keep Java's exception.
+_JAVA = ("_origin", "java_exception")
 # What no restart can fix.
 _PERMANENT = (CheckpointError, DataLost)
 # What a task failed with, in the one line that Spark says of a job.
@@ -80,13 +83,16 @@ class SearchThread:
 
 
 class Running:
-    """A flow's query, or that of a copy. `start` starts it, `new_search` looks for messages that fail."""
+    """A flow's query, or that of a copy. `start` starts it, `new_search` looks for messages that fail.
+
+    The search is told whether the query has failed before.
+    """
 
     def __init__(
         self,
         name: str,
         start: "Callable[[], StreamingQuery]",
-        new_search: "Callable[[StreamingQuery], Search] | None" = None,
+        new_search: "Callable[[StreamingQuery, bool], Search] | None" = None,
         *,
         once: bool = False,
         give_up: int | None = None,
@@ -216,8 +222,11 @@ class Running:
             self._fail(f"{text} `penstock run --reset {self.name}` begins with a new checkpoint where the flow stands.")
             return
         self._back_off(text)
-        if self.failures >= PATIENCE and self._new_search is not None:
-            self._search_thread = SearchThread(self._new_search(query))
+        again = self.failures >= PATIENCE
+        # What Python code raises will be raised again, so that to wait would be in vain. Penstock's own is no step's.
+        is_steps = own is None and _PYTHON_ERROR in java_classes(problem)
+        if self._new_search is not None and (again or is_steps):
+            self._search_thread = SearchThread(self._new_search(query, again))
         else:
             self._maybe_give_up()
 
@@ -261,7 +270,9 @@ def own_error(error: Exception, sign: str | None) -> SignedError | None:
 
 def java_classes(error: Exception) -> set[str]:
     """Return the classes of the Java exceptions behind an error; none where Spark Connect keeps them to itself."""
-    cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    # The error of a query has only a cause.
+    known = (getattr(one, name, None) for one in (error, getattr(error, "_cause", None)) for name in _JAVA)
+    cause = next(filter(None, known), None)
     found: set[str] = set()
     while cause is not None and len(found) < _MOST_CAUSES:
         found.add(str(cause.getClass().getName()))

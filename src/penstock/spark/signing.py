@@ -28,6 +28,9 @@ _CALLED = (
     *("write", "commit", "abort"),
 )
 
+# The local property of Spark by which a thread asks the Python workers of its jobs where they fail.
+SIGN_PROPERTY = "penstock.failedPartitionSign"
+
 T = TypeVar("T")
 
 
@@ -50,6 +53,12 @@ def signed_error(text: str, sign: str | None) -> SignedError | None:
     """Return the signed error in what Spark says of a failure, or None where there is none."""
     found = None if sign is None else re.search(rf"{re.escape(sign)} (\w+): (.*)", text)
     return None if found is None else SignedError(getattr(errors, found[1], PenstockError), found[2].strip())
+
+
+def failed_partition(text: str, sign: str) -> int | None:
+    """Return the number of the partition that a Python worker failed at, if it said so."""
+    found = re.search(rf"^{re.escape(sign)} ([0-9]{{1,9}})$", text, re.MULTILINE)
+    return None if found is None else int(found[1])
 
 
 def signs_errors(kind: type[T]) -> type[T]:
