@@ -223,10 +223,10 @@ class Probe:
             is_own = own_error(error, self._connection.sign) is not None
             if self._stopped or is_own or _NO_MESSAGES_FAULT & java_classes(error):
                 raise Interrupted from error
-            return Failure(explain(error), self._told(error, cut))
+            return Failure(explain(error), self._hinted(error, cut))
         return None
 
-    def _told(self, error: Exception, cut: Sequence[Span]) -> Span | None:
+    def _hinted(self, error: Exception, cut: Sequence[Span]) -> Span | None:
         """Return the part in which a batch says that it failed."""
         if len(cut) == 1:
             return None
@@ -299,14 +299,14 @@ class Probe:
         """Return a message of a span that fails, and why it does, or None if it does not by itself."""
         known: Failure | None = failure
         while span.length > 1:
-            told = None if known is None else known.part
-            if told is None and self._trusts_hints:
+            hinted = None if known is None else known.part
+            if hinted is None and self._trusts_hints:
                 again = self.fails([span, *others], parts=_PARTS)
-                told = None if again is None else again.part
-            if told is not None and self._trusts_hints:
-                known = self.fails([told, *others], parts=_PARTS)
+                hinted = None if again is None else again.part
+            if hinted is not None and self._trusts_hints:
+                known = self.fails([hinted, *others], parts=_PARTS)
                 if known is not None:
-                    span = told
+                    span = hinted
                     continue
                 self._trusts_hints = False
             first, second = span.cut(2)
