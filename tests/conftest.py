@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -26,8 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let every Spark that a test starts, and those of the commands it runs, begin quickly."""
+    """Let every Spark that a test starts, and those of the commands it runs, begin quickly; let no example be late."""
     java.begin_quickly()
+    # How long an example takes says how busy the machine is.
+    hypothesis.settings.register_profile("penstock", deadline=None)
+    hypothesis.settings.load_profile("penstock")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
