@@ -1,6 +1,5 @@
 """Opens the Spark session that flows run on: local, on a cluster, or of a Spark Connect server."""
 
-import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -33,9 +32,6 @@ def opened(
     settings: Settings, master: str | None, remote: str | None, said: Mapping[str, str]
 ) -> "Iterator[SparkSession]":
     """Open a session, and stop it at the end."""
-    # When Java is gone, py4j logs a traceback and raises an error. The error is enough, and after a signal to all
-    # processes Java may be gone before this one hears of the signal.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     if settings.url is None:
         # Spark's processes find the embedded server where we do.
         os.environ["PENSTOCK_HOME"] = str(settings.home)

@@ -5,6 +5,7 @@ a second. Status and heartbeats are sent by a thread of their own, so that a slo
 supervisors take the flows for lost.
 """
 
+import logging
 import os
 import socket
 import threading
@@ -88,6 +89,8 @@ class Supervisor:
     def end(self) -> None:
         """Stop all queries and let `run` return; safe at any moment."""
         self._ending.set()
+        # What Spark's other half says from now on is that it is gone.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
 
     def require_free(self) -> None:
         """Refuse flows that another supervisor runs, and conflicting names and queues, before Spark starts."""
