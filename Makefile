@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 SPARK_OPTIONS := .venv/spark.options
 TWO_PROCESSES := --numprocesses=2 --dist=loadscope --no-loadscope-reorder
 
-.PHONY: help install demo test check coverage chaos generate lint bench bench-check clean
+.PHONY: help install demo test check conformance coverage chaos generate lint bench bench-check clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ test: lint $(SPARK_OPTIONS) ## run all checks and all tests
 
 check: lint $(SPARK_OPTIONS) ## format, lint, types, import rules, and every example of the docs
 	$(BIN)/pytest $(TWO_PROCESSES) tests/docs
+
+conformance: $(INSTALLED) ## run every test of clients over every transport, with every way to push and to pop
+	$(BIN)/pytest $(TWO_PROCESSES) tests/conformance --every-way
 
 COVERED := tests/unit tests/integration tests/conformance tests/acceptance
 coverage: $(SPARK_OPTIONS) ## run all tests but those of Spark, and print the share of lines and branches that they run

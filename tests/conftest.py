@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
+import hypothesis
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -21,18 +22,33 @@ from penstock import sql as schema
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the conformance suite be run in full: it takes minutes more, and has found nothing more so far."""
+    """Let the conformance suite be run in full, which takes minutes more: `make conformance`."""
     parser.addoption("--every-way", action="store_true", help="run all of tests/conformance through every way in")
 
 
 def pytest_configure() -> None:
-    """Let every Spark that a test starts, and those of the commands it runs, begin quickly."""
+    """Let every Spark that a test starts, and those of the commands it runs, begin quickly; let no example be late."""
     java.begin_quickly()
+    # How long an example takes says how busy the machine is.
+    hypothesis.settings.register_profile("penstock", deadline=None)
+    hypothesis.settings.load_profile("penstock")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with Spark, whose tests are the longest run; those with a Spark of their own come last."""
-    items.sort(key=lambda item: (_process_of(item.nodeid) != "spark", "tests/spark/" in item.nodeid))
+    """Begin with what takes longest, so that all processes end together: with Spark, and what starts its own."""
+    items.sort(key=lambda item: (_rank(item.nodeid), item.nodeid.startswith(CHECKS_OTHERS)))
+
+
+LONGEST = ("tests/acceptance/test_bench.py", "tests/docs/test_examples.py")
+# After all others of its process.
+CHECKS_OTHERS = "tests/conformance/test_recorded.py"
+
+
+def _rank(nodeid: str) -> int:
+    process = _process_of(nodeid)
+    if process == "spark":
+        return 0
+    return 1 if process.startswith(("tests/spark/", *LONGEST)) else 2 if process == "recorded" else 3
 
 
 @pytest.hookimpl(wrapper=True)
@@ -62,8 +78,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def _process_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
-    # Those that kill a Spark have one of their own.
-    return "spark" if file.startswith("tests/spark/") and not file.endswith("kills.py") else file
+    if file.startswith("tests/spark/"):
+        # Those that kill a Spark have one of their own.
+        return nodeid if file.endswith("kills.py") else "spark"
+    # One test checks what all others sent through a recorder.
+    return "recorded" if file.startswith("tests/conformance/") and "recorded" in nodeid else file
 
 
 @contextmanager

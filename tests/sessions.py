@@ -16,3 +16,11 @@ def end_spark() -> None:
         SparkContext._gateway.proc.stdin.close()
         SparkContext._gateway.proc.wait(60)
         SparkContext._gateway = SparkContext._jvm = None
+
+
+def leave_handlers_alone() -> None:
+    """Keep PySpark from changing the format of a handler that its loggers get: pytest's is that of all other tests."""
+    from pyspark.logger import PySparkLogger
+
+    if "addHandler" in vars(PySparkLogger):
+        del PySparkLogger.addHandler

@@ -93,32 +93,6 @@ def test_a_quick_run_of_batching_judges_every_promise(penstock_dsn: str, tmp_pat
     assert report["idle"]["calls"] / report["idle"]["seconds"] <= 6
 
 
-def test_a_quick_run_of_spark_without_jdbc_judges_all_other_promises_and_drops_its_database(
-    penstock_dsn: str, tmp_path: Path
-) -> None:
-    before = databases(penstock_dsn)
-    done = bench("spark", "--quick", "--no-jdbc", "--json", "--url", penstock_dsn, "--save", str(tmp_path))
-
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert json.loads((tmp_path / "spark.json").read_text()) == report
-    assert {case: set(contenders) for case, contenders in report["samples"].items()} == {
-        "read": {"penstock", "limit"},
-        "write": {"penstock", "floor", "limit"},
-        "read many partitions": {"ten", "many"},
-        "write many partitions": {"ten", "many", "shuffled", "new"},
-        "empty epoch": {"penstock", "limit"},
-        "epoch": {"penstock", "limit"},
-    }
-    for contenders in report["samples"].values():
-        for times in contenders.values():
-            assert times
-            assert all(time > 0 for time in times)
-    text = (tmp_path / "spark.md").read_text()
-    assert sum(line.startswith(("kept", "MISSED")) for line in text.splitlines()) == 6
-    assert databases(penstock_dsn) == before
-
-
 @pytest.mark.skipif(not (ROOT / ".venv").exists(), reason="needs a checkout with a .venv of its own")
 def test_a_run_of_consume_measures_every_contender_and_judges_every_target_that_it_can(
     penstock_dsn: str, tmp_path: Path

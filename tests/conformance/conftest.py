@@ -160,36 +160,43 @@ class Way(NamedTuple):
 POSTGRES = Transports(Database, AsyncDatabase)
 RECORDED = Transports(lambda to: Recorder(Database(to)), lambda to: AsyncRecorder(AsyncDatabase(to)))
 
-WAYS = {
-    "sync": Way(Client, POSTGRES),
-    "async": Way(InALoop, POSTGRES),
-    "async, one by one, recorded": Way(partial(InALoop, pop_batching=False, push_batching=False), RECORDED),
-}
-# The whole suite runs over the recorder with an asynchronous client; for the synchronous one, these files have every
-# operation that a client runs.
-SYNC_RECORDED = {"sync, recorded": Way(Client, RECORDED)}
-EVERY_OPERATION = {
-    *("delayed", "first_use", "pushing", "queues", "reading", "transactions"),
-    *("groups_dead_letters", "groups_nulls", "groups_operating", "groups_popping", "groups_seeking"),
-    *("groups_settling", "groups_transactions"),
-}
-# Other ways to pop, which make a difference to tests of groups only; `--every-way` runs all tests with them.
-POPPING = {
+ONE_BY_ONE = partial(InALoop, pop_batching=False, push_batching=False)
+WAYS = {"sync": Way(Client, POSTGRES), "async": Way(InALoop, POSTGRES)}
+# Other ways to push and to pop, with each option on in one and off in another, for the tests to which they make a
+# difference.
+PUSHING = {"async, one by one": Way(ONE_BY_ONE, POSTGRES)}
+POPPING = {"async, always together, no check": Way(partial(AlwaysTogether, pending_check=False), POSTGRES)}
+# For files that have every operation of a client; tests/conformance/test_recorded.py checks that.
+THROUGH_RECORDER = {
+    "sync, recorded": Way(Client, RECORDED),
     "async, always together, recorded": Way(AlwaysTogether, RECORDED),
+}
+EVERY_OPERATION = {
+    *("delayed", "first_use", "operating", "pushing", "queues", "transactions"),
+    *("groups_dead_letters", "groups_operating", "groups_seeking", "groups_transactions"),
+}
+# `make conformance` adds these, and runs all tests with all ways.
+OTHERS = {
+    "async, one by one, recorded": Way(ONE_BY_ONE, RECORDED),
     "async, no check": Way(partial(InALoop, pending_check=False), POSTGRES),
-    "async, neither": Way(partial(InALoop, pop_batching=False, push_batching=False, pending_check=False), POSTGRES),
+    "async, neither": Way(partial(ONE_BY_ONE, pending_check=False), POSTGRES),
 }
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test with every way in that makes a difference to it."""
-    if "open_api" in metafunc.fixturenames:
+    """Run each test with every way in that makes a difference to it, or with all there are."""
+    if "way" in metafunc.fixturenames:
         every, file = metafunc.config.getoption("every_way"), metafunc.module.__name__.rpartition(".test_")[2]
+        groups = file.startswith("groups")
         ways = dict(WAYS)
-        if every or file in EVERY_OPERATION:
-            ways |= SYNC_RECORDED
-        if every or file.startswith("groups"):
+        if every or groups or file in ("dedupe", "repeated_pushes"):
+            ways |= PUSHING
+        if every or groups:
             ways |= POPPING
+        if every or file in EVERY_OPERATION:
+            ways |= THROUGH_RECORDER
+        if every:
+            ways |= OTHERS
         metafunc.parametrize("way", list(ways.values()), ids=list(ways))
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import cache, reduce
 from operator import or_
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 import msgspec
 
@@ -57,10 +57,10 @@ def _reply_decoder(kind: type[Operation[Any]]) -> "msgspec.msgpack.Decoder[Any]"
 
 
 class Record:
-    """What was sent."""
+    """What goes through a recorder."""
 
-    def __init__(self) -> None:
-        self.operations: list[Operation[Any]] = []
+    # Types of operation that any recorder of this process has sent, and whose reply has come.
+    kinds: ClassVar[set[type[Operation[Any]]]] = set()
 
     def sent(self, operation: Operation[R]) -> Operation[R]:
         """Return an operation as it arrives."""
@@ -71,12 +71,12 @@ class Record:
             raise InvalidInput(f"{operation!r:.200} cannot be sent: {error}") from error
         assert type(arrived) is type(operation)
         assert msgspec.msgpack.encode(arrived) == encoded
-        self.operations.append(arrived)
         return arrived
 
     def answered(self, operation: Operation[R], reply: R) -> R:
         """Return a reply as it arrives."""
         arrived: R = _reply_decoder(type(operation)).decode(msgspec.msgpack.encode(reply))
+        self.kinds.add(type(operation))
         return arrived
 
 
@@ -84,7 +84,6 @@ class Recorder(Record):
     """Wraps the transport of a synchronous client."""
 
     def __init__(self, transport: Transport) -> None:
-        super().__init__()
         self._transport = transport
 
     def __repr__(self) -> str:
@@ -141,7 +140,6 @@ class AsyncRecorder(Record):
     """Wraps the transport of an asynchronous client."""
 
     def __init__(self, transport: AsyncTransport) -> None:
-        super().__init__()
         self._transport = transport
 
     def __repr__(self) -> str:

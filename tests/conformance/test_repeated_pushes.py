@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Client, Message, TimedOut, Unavailable
 
-from .conftest import WAYS
+from .conftest import Way
 from .proxy import CUT_ANSWER, CUT_REQUEST, HOLD_ANSWER, HOLD_REQUEST, Proxy
 
 HOUR = 3600.0
@@ -37,13 +37,13 @@ def proxy(dsn: str) -> Iterator[Proxy]:
     proxy.close()
 
 
-@pytest.fixture(params=WAYS)
-def open_through(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[Any]:
+@pytest.fixture
+def open_through(way: Way, proxy: Proxy) -> Iterator[Any]:
     """Open a client whose connections go through the proxy."""
     opened: list[Any] = []
 
     def open_one(**options: Any) -> Any:
-        opened.append(WAYS[request.param].open(proxy.dsn, **options))
+        opened.append(way.open(proxy.dsn, **options))
         return opened[-1]
 
     yield open_one

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock.spark
 from penstock import Client
-from sessions import end_spark
+from sessions import end_spark, leave_handlers_alone
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +38,7 @@ def spark_folder() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def spark(spark_folder: Path) -> Iterator[SparkSession]:
     """A session on this machine, with two cores."""
+    leave_handlers_alone()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Spark's Python processes find the faulty sinks of these tests there.
     os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)

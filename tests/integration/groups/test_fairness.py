@@ -6,7 +6,7 @@ from databases import Connection
 
 from .steps import MODES, ack_of, create_group, pop_call, push_some, push_to_many, run
 
-SMALL, MOUNTAIN = 999, 1_000_000
+SMALL, MOUNTAIN = 299, 400_000
 
 
 @pytest.mark.parametrize("mode", MODES)

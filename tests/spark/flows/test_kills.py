@@ -239,11 +239,11 @@ def test_a_signal_while_spark_starts_ends_a_run_in_order(
     client: Client, runs: Runs, number: signal.Signals, send: Callable[[int, int], None]
 ) -> None:
     process = runs.start("many_flows.py", "--flow", "f0")
-    until(lambda: any(name.endswith("java") for name in commands(process.pid)), 60)
+    until(lambda: any(name.endswith("java") for name in commands(process.pid)), 240)
     send(process.pid, number)
     runs.finish(process)
     assert "Traceback" not in runs.log()
     assert runs.log().count("stopping") == 1
     assert client.flows() == []
     # Java goes with it.
-    until(lambda: not commands(process.pid), 60)
+    until(lambda: not commands(process.pid), 240)
