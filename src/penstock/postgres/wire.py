@@ -185,6 +185,8 @@ _NULL = _LENGTH.pack(-1)
 
 def _array(oid: int, write: Callable[[Any], bytes]) -> Callable[[list[Any]], bytes]:
     def write_array(values: list[Any]) -> bytes:
+        if type(values) is not list:
+            raise TypeError
         if not values:
             return _NO_ELEMENTS.pack(0, 0, oid)
         pieces = [_HEADER.pack(1, None in values, oid, len(values), 1)]

@@ -162,27 +162,27 @@ def test_loops_that_claim_ahead_go_on_after_an_outage_and_lose_nothing(home: Pat
 
     def process() -> None:
         with Client(server.dsn, **SHORT) as client:
-            client.process("q", works["sync"], group="sync", stop=ending, **options)
+            client.process("ahead", works["sync"], group="sync", stop=ending, **options)
 
     async def consume() -> None:
         over = asyncio.Event()
         async with AsyncClient(server.dsn, **SHORT) as client:
             asyncio.create_task(asyncio.to_thread(ending.wait)).add_done_callback(lambda _: over.set())
-            async for batch in client.consume("q", "async", stop=over, **options):
+            async for batch in client.consume("ahead", "async", stop=over, **options):
                 async with batch:
                     await asyncio.to_thread(works["async"], batch.messages[0])
 
     with Client(server.dsn) as client:
-        client.create("q", lease_time=5)
+        client.create("ahead", lease_time=5)
         for group in works:
-            client.create_group("q", group)
+            client.create_group("ahead", group)
         # The first message that each of them gets is the one that it holds on to.
-        client.push("q", "hold", partition="p0")
+        client.push("ahead", "hold", partition="p0")
         with in_thread(process, failures), in_thread(lambda: asyncio.run(consume()), failures):
             try:
                 eventually(lambda: all(work.holds.is_set() for work in works.values()), "all have a message", 60)
-                client.push_many("q", [(f"p{number % 10}", number) for number in messages])
-                eventually(lambda: len(client.claims("q")) > 6, "some are claimed ahead", 60)
+                client.push_many("ahead", [(f"p{number % 10}", number) for number in messages])
+                eventually(lambda: len(client.claims("ahead")) > 6, "some are claimed ahead", 60)
                 stop(home)
                 for work in works.values():
                     work.go_on.set()
@@ -192,13 +192,15 @@ def test_loops_that_claim_ahead_go_on_after_an_outage_and_lose_nothing(home: Pat
                     "all was handled",
                     60,
                 )
-                eventually(lambda: not any(client.lag("q", group) for group in works) or failures, "it is acked", 60)
+                eventually(
+                    lambda: not any(client.lag("ahead", group) for group in works) or failures, "it is acked", 60
+                )
             finally:
                 ending.set()
                 for work in works.values():
                     work.go_on.set()
         assert failures == []
-        assert (client.claims("q"), client.dead_letters("q")) == ([], [])
+        assert (client.claims("ahead"), client.dead_letters("ahead")) == ([], [])
         assert [check for check in client.verify() if check.violations] == []
     again.detach()
     server.detach()
