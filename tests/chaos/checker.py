@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,7 +146,7 @@ def done_twice(claims: Iterable[Claimed], dead: Iterable[Place]) -> Iterator[str
                 yield f"{claim.partition}[{offset}] is done by {before} and by {claim.lease}"
 
 
-def wrong_attempts(claims: Iterable[Claimed], dead: dict[Place, int], limit: int) -> Iterator[str]:
+def wrong_attempts(claims: Iterable[Claimed], dead: dict[Place, int], limit: int, *, durable: bool) -> Iterator[str]:
     """Say what was delivered more often than allowed, and what died of others' failures.
 
     A client that was killed may not have written down what it was given. So of each attempt of a dead letter it is
@@ -163,13 +163,28 @@ def wrong_attempts(claims: Iterable[Claimed], dead: dict[Place, int], limit: int
             yield f"{partition}[{offset}] died after {attempts} attempts and not {limit}"
         for attempt in range(1, attempts + 1):
             noted = [claim for claim in deliveries[partition, offset] if claim.attempt == attempt]
-            if noted and not any(claim.may_have_failed(offset) for claim in noted):
+            # An ack that a crash undid is an attempt that failed.
+            if durable and noted and not any(claim.may_have_failed(offset) for claim in noted):
                 how = [(claim.outcome, claim.failed) for claim in noted]
                 yield f"{partition}[{offset}] is dead, and its attempt {attempt} was {how}"
 
 
-def disorder(claims: Iterable[Claimed], dead: Iterable[Place]) -> Iterator[str]:
-    """Say where an ordered group went back behind an acknowledgement, left a gap, or had two claims at a time."""
+def lost_acks(claims: Iterable[Claimed], committed: dict[str, int]) -> Iterator[str]:
+    """Say which partitions of an ordered group stand before what was acknowledged there."""
+    for claim in claims:
+        if claim.outcome == "acked" and claim.stop > committed[claim.partition]:
+            where = committed[claim.partition]
+            yield f"{claim.partition} stands at {where}, and all below {claim.stop} was acknowledged"
+
+
+def disorder(
+    claims: Iterable[Claimed], dead: Iterable[Place], crashes: Sequence[float], *, durable: bool
+) -> Iterator[str]:
+    """Say where an ordered group went back behind an acknowledgement, left a gap, or had two claims at a time.
+
+    A crash of the server may undo a claim, which is then given again though it is live, and in a group whose acks are
+    not `durable` an ack.
+    """
     buried = set(dead)
     by_partition: dict[str, list[Claimed]] = defaultdict(list)
     for claim in claims:
@@ -178,12 +193,17 @@ def disorder(claims: Iterable[Claimed], dead: Iterable[Place]) -> Iterator[str]:
         given.sort(key=lambda claim: claim.claimed_at)
         done_to = reached = 0
         for before, claim in zip([None, *given], given, strict=False):
-            if claim.start < done_to:
+            if claim.start < done_to and durable:
                 yield f"{partition}[{claim.start}:{claim.stop}] came after all below {done_to} was done"
             if any((partition, offset) not in buried for offset in range(reached, claim.start)):
                 yield f"{partition}[{claim.start}:{claim.stop}] came and nothing from {reached} on before it"
             # Nobody ended that one: only its deadline can have, and two clocks of one machine agree to a microsecond.
-            if before is not None and before.outcome in ("held", "lost") and claim.claimed_at < before.until - 1e-5:
+            if (
+                before is not None
+                and before.outcome in ("held", "lost")
+                and claim.claimed_at < before.until - 1e-5
+                and not any(before.claimed_at < crash < claim.claimed_at for crash in crashes)
+            ):
                 yield f"{partition}: {claim.lease} was given while {before.lease} was live"
             done_to = max(done_to, claim.done().stop)
             reached = max(reached, claim.stop)

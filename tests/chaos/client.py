@@ -112,15 +112,22 @@ def consume(client: Client, notes: Notes, group: str) -> NoReturn:
             continue
 
 
+def consume_ahead(client: Client, notes: Notes, group: str) -> NoReturn:
+    """Consume what was claimed ahead; acks are sent in the background, so nobody knows when they are."""
+    while True:
+        try:
+            for batch in client.consume(QUEUE, group, prefetch=30, max_messages=random.randint(1, 10), lease=LEASE):
+                delivered(batch, notes)
+                settled(batch, notes, "settling", None)
+                with batch:
+                    time.sleep(random.uniform(0, 0.01))
+        except PenstockError:
+            continue
+
+
 def handle(batch: Batch, notes: Notes, *, calm: bool = False) -> None:
     """Take note, think a little, and settle in one of the ways there are."""
-    for claim in batch.claims:
-        offsets = [message.offset for message in claim.messages]
-        texts = [message.json() for message in claim.messages]
-        until = claim.lease_until.timestamp() if claim.lease_until else 0.0
-        attempt = claim.messages[0].attempt
-        where = (claim.partition, str(claim.lease_id), until, claim.start, claim.stop)
-        notes.write("delivered", *where, attempt, time.time(), offsets, texts)
+    delivered(batch, notes)
     chance = 1.0 if calm else random.random()
     if not calm:
         time.sleep(random.uniform(0, 0.02))
@@ -146,6 +153,16 @@ def handle(batch: Batch, notes: Notes, *, calm: bool = False) -> None:
         # Of several claims, it may be another one's lease that is gone.
         if len(batch.claims) == 1:
             settled(batch, notes, "lost", None)
+
+
+def delivered(batch: Batch, notes: Notes) -> None:
+    for claim in batch.claims:
+        offsets = [message.offset for message in claim.messages]
+        texts = [message.json() for message in claim.messages]
+        until = claim.lease_until.timestamp() if claim.lease_until else 0.0
+        attempt = claim.messages[0].attempt
+        where = (claim.partition, str(claim.lease_id), until, claim.start, claim.stop)
+        notes.write("delivered", *where, attempt, time.time(), offsets, texts)
 
 
 def fail_at(batch: Batch, notes: Notes, failed: StoredMessage) -> None:
@@ -189,5 +206,7 @@ def main(role: str, dsn: str, path: str, me: str) -> NoReturn:
                 produce_later(client, notes, me)
             case "maintenance":
                 maintain(client)
+            case "ahead":
+                consume_ahead(client, notes, role)
             case _:
                 consume(client, notes, role)

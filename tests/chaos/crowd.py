@@ -32,6 +32,8 @@ class Crowd:
         self._processes: dict[int, BaseProcess] = {}
         self._started = 0
         self.killed: Counter[str] = Counter()
+        # When the server was killed.
+        self.crashes: list[float] = []
 
     def start_all(self) -> None:
         for place in range(-1, len(ROLES)):
@@ -43,6 +45,7 @@ class Crowd:
         if fault.whom == "server":
             server = embedded.status(self._home).postgres
             if server is not None:
+                self.crashes.append(time.time())
                 os.kill(server, signal.SIGKILL)
             return
         place = -1 if fault.whom == "maintenance" else fault.place

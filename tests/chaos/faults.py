@@ -5,7 +5,14 @@ from collections.abc import Iterator
 from itertools import chain, repeat
 from typing import NamedTuple
 
-ROLES = ("produce",) * 5 + ("once",) + ("later",) + ("ordered",) * 4 + ("shared",) * 4
+ROLES = (
+    *("produce",) * 5,
+    *("once", "later"),
+    *("ordered",) * 4,
+    *("shared",) * 4,
+    *("relaxed",) * 2,
+    *("ahead",) * 2,
+)
 # Twice within a short run, and then so rarely that its keeper does not give it up: it does after six ends in a minute.
 FIRST_KILLS = ((2.0, 4.0), (4.0, 6.0))
 LATER_KILLS = (14.0, 20.0)

@@ -12,7 +12,8 @@ from .client import LEASE, PARTITIONS, QUEUE, Notes, handle
 from .crowd import Crowd, own_server, server_is_back
 from .faults import schedule
 
-GROUPS = ("ordered", "shared")
+# Their modes. The acks of "relaxed" may be undone by a crash; "ahead" is consumed with prefetch.
+GROUPS = {"ordered": "ordered", "shared": "shared", "relaxed": "ordered", "ahead": "ordered"}
 MAX_ATTEMPTS = 3
 DRAINED_WITHIN = 120.0
 BACK_WITHIN = 60.0
@@ -45,11 +46,11 @@ def run(seed: int, seconds: float, notes: Path, say: Callable[[str], object]) ->
     with own_server() as (home, dsn), Client(dsn, connect_timeout=10) as client:
         client.create(QUEUE, backoff_initial=0.01, backoff_max=0.1, max_attempts=MAX_ATTEMPTS, dedupe_window=3600)
         for group in GROUPS:
-            client.create_group(QUEUE, group, mode=group)
+            client.create_group(QUEUE, group, mode=GROUPS[group], durable_acks=group != "relaxed")
         crowd = Crowd(dsn, home, notes, seed)
         try:
             crowd.start_all()
-            report.wrong += suffer(client, crowd, seed, seconds, say)
+            report.wrong += suffer(client, crowd, seed, seconds, notes, say)
         finally:
             crowd.kill_all()
         report.killed = dict(crowd.killed)
@@ -58,14 +59,17 @@ def run(seed: int, seconds: float, notes: Path, say: Callable[[str], object]) ->
         report.wrong += violations(client)
         drain(client, notes)
         report.wrong += violations(client)
-        check(client, notes, report)
+        check(client, notes, crowd.crashes, report)
     say(str(report))
     return report
 
 
-def suffer(client: Client, crowd: Crowd, seed: int, seconds: float, say: Callable[[str], object]) -> Iterator[str]:
-    """Let one fault follow the other, and yield what verify finds meanwhile."""
+def suffer(
+    client: Client, crowd: Crowd, seed: int, seconds: float, notes: Path, say: Callable[[str], object]
+) -> Iterator[str]:
+    """Let one fault follow the other, and yield what verify finds meanwhile, and after each crash of the server."""
     began = looked_at = seen_at = time.monotonic()
+    crashes = 0
     for fault in schedule(seed):
         if fault.at > seconds:
             return
@@ -76,6 +80,10 @@ def suffer(client: Client, crowd: Crowd, seed: int, seconds: float, say: Callabl
             looked_at = time.monotonic()
             try:
                 yield from violations(client)
+                if crashes < crowd.killed["server"]:
+                    yield from after_a_crash(client, notes)
+                    crashes = crowd.killed["server"]
+                    say(f"after {crashes} crashes attempts, dead letters and progress were compared")
                 say(f"{looked_at - began:.0f} of {seconds:.0f} s: {progress(client)}, killed {crowd.killed.total()}")
                 seen_at = looked_at
             except PenstockError:
@@ -83,6 +91,31 @@ def suffer(client: Client, crowd: Crowd, seed: int, seconds: float, say: Callabl
                 if time.monotonic() - seen_at > BACK_WITHIN:
                     yield f"the server has been gone for {BACK_WITHIN:g} s"
                     return
+
+
+def after_a_crash(client: Client, folder: Path) -> Iterator[str]:
+    """Compare attempts, dead letters, claims and positions with each other and with what was acknowledged."""
+    # In this order: positions only go on, and what is dead is claimed no more.
+    notes = checker.Notes(folder, LEASE)
+    letters = client.dead_letters(QUEUE, limit=1_000_000)
+    claims = client.claims(QUEUE)
+    for letter in letters:
+        if letter.attempts != MAX_ATTEMPTS:
+            yield f"{letter.partition}[{letter.offset}] is dead for {letter.group} after {letter.attempts} attempts"
+        for claim in claims:
+            held = claim.start <= letter.offset < claim.stop
+            if held and (claim.group, claim.partition) == (letter.group, letter.partition):
+                yield f"{letter.partition}[{letter.offset}] is dead for {letter.group}, and claimed"
+    for group in ("ordered", "relaxed", "ahead"):
+        committed = {f"p{number}": 0 for number in range(PARTITIONS)}
+        for name in committed:
+            newest = client.history(QUEUE, group, name, limit=1)
+            committed[name] = newest[0].committed if newest else 0
+        for letter in letters:
+            if letter.group == group and letter.offset >= committed[letter.partition]:
+                yield f"{letter.partition}[{letter.offset}] is dead for {group}, which has not reached it"
+        if group != "relaxed":
+            yield from checker.lost_acks(notes.claims[group].values(), committed)
 
 
 def progress(client: Client) -> str:
@@ -107,7 +140,7 @@ def drain(client: Client, folder: Path) -> None:
                 handle(batch, last[group], calm=True)
 
 
-def check(client: Client, folder: Path, report: Report) -> None:
+def check(client: Client, folder: Path, crashes: list[float], report: Report) -> None:
     """Compare what the clients wrote down with what is there."""
     notes = checker.Notes(folder, LEASE)
     log: checker.Log = {}
@@ -125,10 +158,12 @@ def check(client: Client, folder: Path, report: Report) -> None:
         dead = {(letter.partition, letter.offset): letter.attempts for letter in letters if letter.group == group}
         report.wrong += checker.wrong_deliveries(claims, log)
         report.wrong += checker.lost_messages(claims, log, dead)
-        report.wrong += checker.done_twice(claims, dead)
-        report.wrong += checker.wrong_attempts(claims, dead, MAX_ATTEMPTS)
-        if group == "ordered":
-            report.wrong += checker.disorder(claims, dead)
+        durable = group != "relaxed"
+        if durable:
+            report.wrong += checker.done_twice(claims, dead)
+        report.wrong += checker.wrong_attempts(claims, dead, MAX_ATTEMPTS, durable=durable)
+        if GROUPS[group] == "ordered":
+            report.wrong += checker.disorder(claims, dead, crashes, durable=durable)
         report.delivered += (delivered := sum(len(claim.values) for claim in claims))
         report.repeated += delivered - len({(claim.partition, o) for claim in claims for o in claim.values})
     report.pushed = sum(map(len, log.values()))

@@ -52,6 +52,8 @@ class Claim:
     # How long it is leased for, by the server's clock: this machine's may be wrong.
     lease_seconds: float | None
     messages: list[StoredMessage] = field(default_factory=list)
+    # How many bytes the values of its messages have.
+    size: int = 0
 
     @property
     def lease(self) -> Lease:

@@ -286,6 +286,7 @@ class Client(Operator):
         give_up_after: Seconds | None = None,
         on_error: Callable[[Batch, BaseException], object] | None = None,
         defer_acks: bool = False,
+        prefetch: int = 0,
         **options: Any,
     ) -> Generator[Batch, None]:
         """Yield batches as they come, and keep their leases alive in the background.
@@ -301,6 +302,12 @@ class Client(Operator):
         With `defer_acks` the acknowledgement at the end of an `with batch:` is sent when the next batch is asked
         for, together with that request: one round trip and one commit instead of two. It is also sent when the loop
         ends or is closed. A process that is killed in between has its messages delivered again.
+
+        With `prefetch` up to so many messages, and about 32 MiB, are claimed ahead in the background while this
+        program works on a batch, and acks are sent there, too: several batches share a call. The end of an `async
+        with batch:` does not wait for its ack then. A lease that turns out to be lost is logged, and given to
+        `on_error`. Leaving the loop waits for all acks, and gives back what was claimed ahead, without counting an
+        attempt.
         """
         return self._consumer.consume(
             queue,
@@ -311,6 +318,7 @@ class Client(Operator):
             give_up_after=give_up_after,
             on_error=on_error,
             defer_acks=defer_acks,
+            prefetch=prefetch,
             **options,
         )
 
@@ -327,6 +335,7 @@ class Client(Operator):
         grace: Seconds = 8.0,
         handle_signals: bool = True,
         on_error: Callable[[StoredMessage, BaseException], object] | None = None,
+        prefetch: int = 0,
         **options: Any,
     ) -> int:
         """Call a function for each message, in `concurrency` threads; returns how many were handled.
@@ -336,7 +345,8 @@ class Client(Operator):
         before it in its batch are done. `on_error` is called with the message and the exception before that.
 
         Ends like `consume`, and on Ctrl-C or SIGTERM if it is called in the main thread: handlers under way have
-        `grace` seconds to end, what is done is acknowledged, and the rest is given back.
+        `grace` seconds to end, what is done is acknowledged, and the rest is given back. With `prefetch` up to so many
+        messages are claimed ahead, for all workers together.
         """
         return self._consumer.process(
             queue,
@@ -349,6 +359,7 @@ class Client(Operator):
             grace=grace,
             handle_signals=handle_signals,
             on_error=on_error,
+            prefetch=prefetch,
             **options,
         )
 

@@ -70,9 +70,7 @@ class AsyncBatch(ClaimedMessages):
 
     async def ack_or_defer(self) -> None:
         """Acknowledge everything, together with the next pop where the loop that this batch is of does that."""
-        if self.defers:
-            self._defer()
-        else:
+        if not self._deferred():
             await self.ack()
 
     async def ack_through(self, run: AsyncRun, up_to: int | None = None) -> None:

@@ -1,9 +1,9 @@
 """When a lease is renewed, and how: a task or a thread beside the handler does it in time."""
 
 import logging
+from typing import Protocol
 
 from penstock.broker.arguments import Seconds, seconds
-from penstock.consuming.async_batch import AsyncBatch
 from penstock.errors import LeaseLost, PenstockError
 
 log = logging.getLogger("penstock.consumer")
@@ -12,7 +12,28 @@ log = logging.getLogger("penstock.consumer")
 _FRACTION = 3
 
 
-async def renew(batch: AsyncBatch, lease: Seconds | None) -> float | None:
+class AsyncLeased(Protocol):
+    """A batch, or something that has many."""
+
+    abandoned: bool
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing left to renew, for ever."""
+
+    @property
+    def lease_left(self) -> float:
+        """How many seconds its lease lasts."""
+
+    @property
+    def lease_seconds(self) -> float:
+        """How many seconds it was leased for."""
+
+    async def renew(self, lease: Seconds | None = None) -> None:
+        """Extend the lease from now."""
+
+
+async def renew(batch: AsyncLeased, lease: Seconds | None) -> float | None:
     """Renew a batch that is still in work; return the seconds until the next renewal, None when its lease is lost."""
     try:
         if not batch.settled and not batch.abandoned:
@@ -30,11 +51,11 @@ async def renew(batch: AsyncBatch, lease: Seconds | None) -> float | None:
     return pause(batch, lease)
 
 
-def pause(batch: AsyncBatch, lease: Seconds | None) -> float:
+def pause(batch: AsyncLeased, lease: Seconds | None) -> float:
     """Return the seconds between two renewals."""
     return max(0.01, (seconds(lease) or batch.lease_seconds) / _FRACTION)
 
 
-def first_pause(batch: AsyncBatch, lease: Seconds | None) -> float:
+def first_pause(batch: AsyncLeased, lease: Seconds | None) -> float:
     """Return the same right after a lease began: less if the answer took a while, or the lease time is shorter now."""
     return max(0.01, min(pause(batch, lease), batch.lease_left / _FRACTION))

@@ -69,9 +69,7 @@ class Batch(ClaimedMessages):
 
     def ack_or_defer(self) -> None:
         """Acknowledge everything, together with the next pop where the loop that this batch is of does that."""
-        if self.defers:
-            self._defer()
-        else:
+        if not self._deferred():
             self.ack()
 
     def ack_through(self, run: Run, up_to: int | None = None) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -33,6 +33,8 @@ class ClaimedMessages:
         # Whether an ack may wait for the next pop, to which it is then added, and whether it does.
         self.defers = False
         self.deferred = False
+        # Takes over the ack where something else than the loop sends it, and says whether it is not too late for that.
+        self.hand_over: Callable[[Any], bool] | None = None
         # What the server's clock has and our monotonic one has not. The claims were made after they were asked for, so
         # a lease may seem to end too early by as much, and never too late.
         self._ahead = _server_time(claims) - (time.monotonic() if asked_at is None else asked_at)
@@ -61,6 +63,16 @@ class ClaimedMessages:
         """Take note that the transaction which settled it was rolled back; so much had been done before."""
         self.settled = False
         self._acked &= acknowledged
+
+    @property
+    def size(self) -> int:
+        """How many bytes its messages have."""
+        return sum(claim.size for claim in self.claims)
+
+    @property
+    def largest(self) -> int:
+        """How many bytes the largest of its claims has."""
+        return max(claim.size for claim in self.claims)
 
     @property
     def lease_left(self) -> float:
@@ -109,10 +121,15 @@ class ClaimedMessages:
                 raise InvalidInput(f"up_to is {up_to} but must be from {claim.start} to {claim.stop}, as claimed")
         return Ack([claim.done(stop=up_to) for claim in self.claims], durable=durable)
 
-    def _defer(self) -> None:
+    def _deferred(self) -> bool:
         """Leave the ack to the loop that this batch is of, which sends it with the next pop, or at once without one."""
+        if not self.defers:
+            return False
         self._open()
         self.settled = self.deferred = True
+        if self.hand_over is not None and not self.hand_over(self):
+            self.settled = self.deferred = False
+        return self.deferred
 
     def undeferred(self) -> Ack:
         """Return the ack that was left to the loop; from now on it is not settled."""

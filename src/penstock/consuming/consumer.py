@@ -4,16 +4,17 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 
 from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience, positive
-from penstock.broker.claims import MAX_BYTES, Claim
+from penstock.broker.claims import MAX_BYTES, AckedAndPopped, Claim, ClaimRange
 from penstock.broker.counters import Counters
 from penstock.broker.infos import SweepResult
 from penstock.broker.messages import StoredMessage
@@ -22,6 +23,7 @@ from penstock.broker.operations.groups import CreateGroup
 from penstock.broker.operations.operation import Operation
 from penstock.broker.transport import Transport
 from penstock.consuming.batch import Batch
+from penstock.consuming.feeding import Feeder
 from penstock.consuming.handlers import Hook
 from penstock.consuming.outages import Outage, is_outage
 from penstock.consuming.polling import ReadyCursor, Sweeping, make_consumer_id, sweep_failed, wait_for_each
@@ -81,15 +83,26 @@ class Consumer:
         self._sweeping = Sweeping()
         self._one_sweep = threading.Lock()
         self._sweeper.reset()
+        self._feeders: WeakSet[Feeder] = WeakSet()
 
     def close(self) -> None:
-        """Sweep no more."""
+        """Give back what is claimed ahead, and sweep no more."""
+        for feeder in list(self._feeders):
+            feeder.close(PenstockError("this client is closed; make a new one"))
         self._sweeper.close()
 
     def consume(
+        self, queue: str, group: str = "default", *, prefetch: int = 0, **options: Any
+    ) -> Generator[Batch, None]:
+        """Yield batches as they come, and keep their leases alive in the background."""
+        if prefetch == 0:
+            return self._consume_each(queue, group, **options)
+        return self._consume_ahead(queue, group, prefetch, **options)
+
+    def _consume_each(
         self,
         queue: str,
-        group: str = "default",
+        group: str,
         *,
         stop: threading.Event | None = None,
         idle_timeout: Seconds | None = None,
@@ -99,7 +112,7 @@ class Consumer:
         defer_acks: bool = False,
         **options: Any,
     ) -> Generator[Batch, None]:
-        """Yield batches as they come, and keep their leases alive in the background."""
+        """Take one batch after the other, each when it is asked for."""
         give_up, lease = positive("give_up_after", give_up_after), lease_time(lease)
         hook = None if on_error is None else Hook(on_error)
         options["wait"] = wait_for_each(idle_timeout, **options)
@@ -133,6 +146,135 @@ class Consumer:
             if self.id == owner:
                 self._ack_now(last, stop)
 
+    def _consume_ahead(
+        self,
+        queue: str,
+        group: str,
+        prefetch: int,
+        *,
+        stop: threading.Event | None = None,
+        idle_timeout: Seconds | None = None,
+        on_error: Callable[[Batch, BaseException], object] | None = None,
+        defer_acks: bool = True,
+        **options: Any,
+    ) -> Generator[Batch, None]:
+        """Take batches from a feeder, which claims them ahead and sends their acks."""
+        hook = None if on_error is None else Hook(on_error)
+        wait = wait_for_each(idle_timeout, **options)
+        options.pop("wait", None)
+        owner: str | None = None
+        try:
+            while stop is None or not stop.is_set():
+                if owner != self.id:
+                    # A process that was forked from this one claims for itself.
+                    owner, feeder = self.id, self._feeder(queue, group, prefetch, stop, hook, **options)
+                with closing(self._consume_from(feeder, stop, wait, hook)) as batches:
+                    for batch in batches:
+                        yield batch
+                        if owner != self.id:
+                            break
+                    else:
+                        return
+        finally:
+            if owner == self.id:
+                feeder.close()
+
+    def _consume_from(
+        self, feeder: Feeder, stop: threading.Event | None, wait: float, hook: Hook | None
+    ) -> Generator[Batch, None]:
+        owner = self.id
+        sleep = partial(pause, stop)
+        while stop is None or not stop.is_set():
+            batch = feeder.take(wait, stop)
+            if batch is None:
+                return
+            log.debug("took %s", batch)
+            batch.settle_through_outages(sleep, hook)
+            try:
+                yield batch
+            finally:
+                if self.id == owner:
+                    feeder.let_go(batch)
+                    if not batch.settled and not batch.abandoned:
+                        self._give_back(batch)
+
+    def _feeder(
+        self,
+        queue: str,
+        group: str,
+        prefetch: int,
+        stop: threading.Event | None,
+        hook: Hook | None,
+        *,
+        give_up_after: Seconds | None = None,
+        partition: Name | None = None,
+        max_messages: int = 100,
+        max_partitions: int = 1,
+        max_bytes: int = MAX_BYTES,
+        lease: Seconds | None = None,
+        auto_ack: bool = False,
+        mode: str = "ordered",
+        subscription: str | datetime = "all",
+    ) -> Feeder:
+        """Begin to claim ahead."""
+        if prefetch < 0:
+            raise InvalidInput(f"prefetch is {prefetch} but must be 0 or more messages")
+        if auto_ack:
+            raise InvalidInput(
+                "prefetch and auto_ack exclude each other: what was prefetched would be lost when the loop ends"
+            )
+        for name, value in (("max_messages", max_messages), ("max_partitions", max_partitions)):
+            if value < 1:
+                raise InvalidInput(f"{name} is {value} but must be above 0")
+        wanted = Pop(
+            queue,
+            group,
+            as_text(partition),
+            max_messages,
+            max_bytes,
+            max_partitions,
+            lease_time(lease),
+            self.id,
+            durable=False,
+        )
+        outage = Outage(f"pop from {queue} for {group}", positive("give_up_after", give_up_after))
+        prepare = partial(self._prepare, queue, group, mode, subscription)
+        feeder = Feeder(self, wanted, prefetch, stop, outage, hook, prepare, self._renewals)
+        self._feeders.add(feeder)
+        return feeder
+
+    def _prepare(self, queue: str, group: str, mode: str, subscription: str | datetime) -> None:
+        """Connect, create the group where it is not just the default kind, and hear of pushes."""
+        self._transport.open()
+        self._subscribe(queue, group, mode, subscription)
+        self._wakes.listen()
+
+    @property
+    def waits(self) -> WaitGroups:
+        """Those who wait for messages with this client."""
+        return self._waits
+
+    def claim(self, wanted: Pop, done: Sequence[ClaimRange], outage: Outage) -> AckedAndPopped:
+        """Acknowledge and pop, in one call."""
+        ready = self._ready_cursor(wanted.queue, wanted.group)
+        if (begin := ready.lows()) is not None:
+            wanted = msgspec.structs.replace(wanted, ready_from=begin)
+        if done:
+            reply = self._transport.run(AckAndPop(done, wanted), _left(outage), retry=False)
+        else:
+            reply = AckedAndPopped([], self._transport.run(wanted, _left(outage)))
+        if reply.claims:
+            ready.took(reply.claims)
+        self._waits.stir()
+        self._sweeper.ensure()
+        return reply
+
+    def sweep_brought(self) -> bool:
+        """Serve timers, and say whether that brought work."""
+        brought = self._sweeping.brought
+        self._sweep()
+        return self._sweeping.brought != brought
+
     def process(
         self,
         queue: str,
@@ -146,6 +288,7 @@ class Consumer:
         grace: Seconds = 8.0,
         handle_signals: bool = True,
         on_error: Callable[[StoredMessage, BaseException], object] | None = None,
+        prefetch: int = 0,
         **options: Any,
     ) -> int:
         """Call a function for each message, in `concurrency` threads; returns how many were handled."""
@@ -156,13 +299,25 @@ class Consumer:
 
         # Nobody sees a batch between its last message and the next pop.
         options.setdefault("defer_acks", True)
+        stop = stop or threading.Event()
+        feeder: Feeder | None = None
 
         def consume(stop: threading.Event) -> Generator[Batch, None]:
-            return self.consume(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
+            if feeder is None:
+                return self._consume_each(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
+            return self._consume_from(feeder, stop, wait, None)
 
-        pool = WorkerPool(consume, handler, allowed, concurrency, hook, stop or threading.Event(), ending)
-        with Catcher(pool.interrupt, wanted=handle_signals) as signals:
-            handled = pool.run()
+        pool = WorkerPool(consume, handler, allowed, concurrency, hook, stop, ending)
+        if prefetch:
+            wait = wait_for_each(idle_timeout, **options)
+            options = {name: value for name, value in options.items() if name not in ("defer_acks", "wait")}
+            feeder = self._feeder(queue, group, prefetch, stop, None, **options)
+        try:
+            with Catcher(pool.interrupt, wanted=handle_signals) as signals:
+                handled = pool.run()
+        finally:
+            if feeder is not None:
+                feeder.close()
         signals.hand_on()
         return handled
 
@@ -253,7 +408,7 @@ class Consumer:
                             return batch
                     case Step.CHECK:
                         began = self._waits.now()
-                        self._waits.checked(waiter, began, self._has_pending(wanted, outage))
+                        self._waits.checked(waiter, began, self.has_pending(wanted, outage))
                         self._sweeper.ensure()
                     case Step.SLEEP:
                         signal.wait(seconds, stop)
@@ -285,7 +440,7 @@ class Consumer:
         ready.took(claims)
         self._waits.stir()
         self._sweeper.ensure()
-        return Batch(wanted.queue, wanted.group, claims, self._settle, asked_at)
+        return Batch(wanted.queue, wanted.group, claims, self.settle, asked_at)
 
     def _claim(self, done: Batch | None, wanted: Pop, outage: Outage | None) -> list[Claim]:
         if done is not None:
@@ -329,7 +484,7 @@ class Consumer:
         except LeaseLost as lost:
             log.warning("%s", lost)
 
-    def _settle(self, operation: Operation[Any]) -> Any:
+    def settle(self, operation: Operation[Any]) -> Any:
         """Run what a batch settles itself with."""
         done = self._transport.run(operation)
         # Given back, or failed: it may be ready again, now or in a while.
@@ -344,7 +499,7 @@ class Consumer:
         except PenstockError as error:
             log.warning("%s could not be given back, and comes again when its lease ends: %s", batch, error)
 
-    def _has_pending(self, wanted: Pop, outage: Outage | None = None) -> bool:
+    def has_pending(self, wanted: Pop, outage: Outage | None = None) -> bool:
         """Ask whether a pop could get something; one that cannot be asked may."""
         ready = self._ready_cursor(wanted.queue, wanted.group)
         self._counters.add("has_pending_checks", 1)

@@ -2,9 +2,9 @@
 """When a lease is renewed, and how: a task or a thread beside the handler does it in time."""
 
 import logging
+from typing import Protocol
 
 from penstock.broker.arguments import Seconds, seconds
-from penstock.consuming.batch import Batch
 from penstock.errors import LeaseLost, PenstockError
 
 log = logging.getLogger("penstock.consumer")
@@ -13,7 +13,28 @@ log = logging.getLogger("penstock.consumer")
 _FRACTION = 3
 
 
-def renew(batch: Batch, lease: Seconds | None) -> float | None:
+class Leased(Protocol):
+    """A batch, or something that has many."""
+
+    abandoned: bool
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing left to renew, for ever."""
+
+    @property
+    def lease_left(self) -> float:
+        """How many seconds its lease lasts."""
+
+    @property
+    def lease_seconds(self) -> float:
+        """How many seconds it was leased for."""
+
+    def renew(self, lease: Seconds | None = None) -> None:
+        """Extend the lease from now."""
+
+
+def renew(batch: Leased, lease: Seconds | None) -> float | None:
     """Renew a batch that is still in work; return the seconds until the next renewal, None when its lease is lost."""
     try:
         if not batch.settled and not batch.abandoned:
@@ -31,11 +52,11 @@ def renew(batch: Batch, lease: Seconds | None) -> float | None:
     return pause(batch, lease)
 
 
-def pause(batch: Batch, lease: Seconds | None) -> float:
+def pause(batch: Leased, lease: Seconds | None) -> float:
     """Return the seconds between two renewals."""
     return max(0.01, (seconds(lease) or batch.lease_seconds) / _FRACTION)
 
 
-def first_pause(batch: Batch, lease: Seconds | None) -> float:
+def first_pause(batch: Leased, lease: Seconds | None) -> float:
     """Return the same right after a lease began: less if the answer took a while, or the lease time is shorter now."""
     return max(0.01, min(pause(batch, lease), batch.lease_left / _FRACTION))

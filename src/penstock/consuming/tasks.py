@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.broker.arguments import Seconds
 from penstock.consuming.async_batch import AsyncBatch
-from penstock.consuming.async_renewing import first_pause, renew
+from penstock.consuming.async_renewing import AsyncLeased, first_pause, renew
 from penstock.consuming.handlers import LAST_MOMENT, AsyncHandler
 from penstock.errors import PenstockError
 
@@ -98,7 +98,7 @@ class Renewals:
     """Renews batches while they are in work: a task for each."""
 
     @contextmanager
-    def keep(self, batch: AsyncBatch, lease: Seconds | None) -> Iterator[None]:
+    def keep(self, batch: AsyncLeased, lease: Seconds | None) -> Iterator[None]:
         """Renew a batch until the body is done."""
         task = asyncio.create_task(self._work(batch, lease))
         try:
@@ -106,11 +106,23 @@ class Renewals:
         finally:
             task.cancel()
 
-    async def _work(self, batch: AsyncBatch, lease: Seconds | None) -> None:
+    async def _work(self, batch: AsyncLeased, lease: Seconds | None) -> None:
         wait: float | None = first_pause(batch, lease)
         while wait is not None and not batch.settled:
             await asyncio.sleep(wait)
             wait = await renew(batch, lease)
+
+
+class Background:
+    """Work that is done beside the consumers: a task."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._task = asyncio.create_task(work(), name=name)
+
+    async def join(self) -> None:
+        """Wait for its end; it goes on when whoever waits is cancelled."""
+        if self._task.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait({self._task})
 
 
 class Sweeper:

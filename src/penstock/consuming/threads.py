@@ -9,7 +9,7 @@ from penstock import forks
 from penstock.broker.arguments import Seconds
 from penstock.consuming.batch import Batch
 from penstock.consuming.handlers import LAST_MOMENT, Handler
-from penstock.consuming.renewing import first_pause, renew
+from penstock.consuming.renewing import Leased, first_pause, renew
 from penstock.consuming.renewing import pause as pause_between
 
 # How often somebody who waits in a thread looks whether to stop.
@@ -54,12 +54,12 @@ class Renewals:
     def _begin(self) -> None:
         """Make all that belongs to one process: what the parent has, the parent renews."""
         self._changed = threading.Condition()
-        self._due: dict[Batch, float] = {}
-        self._leases: dict[Batch, Seconds | None] = {}
+        self._due: dict[Leased, float] = {}
+        self._leases: dict[Leased, Seconds | None] = {}
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def keep(self, batch: Batch, lease: Seconds | None) -> Iterator[None]:
+    def keep(self, batch: Leased, lease: Seconds | None) -> Iterator[None]:
         """Renew a batch until the body is done."""
         with self._changed:
             self._leases[batch] = lease
@@ -89,7 +89,7 @@ class Renewals:
             for batch, lease in due.items():
                 self._renewed(batch, renew(batch, lease))
 
-    def _renewed(self, batch: Batch, wait: float | None) -> None:
+    def _renewed(self, batch: Leased, wait: float | None) -> None:
         with self._changed:
             # It may be settled by now.
             if batch in self._due:
@@ -97,6 +97,26 @@ class Renewals:
                     del self._due[batch]
                 else:
                     self._due[batch] = time.monotonic() + wait
+
+
+class Background:
+    """Work that is done beside the consumers: a daemon thread."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self._work = work
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        # Not by joining the thread: until Python 3.13 an interrupted join takes its thread for ended.
+        self._ended.wait()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._ended.set()
 
 
 class Sweeper:

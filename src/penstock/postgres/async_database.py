@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -37,6 +38,8 @@ log = logging.getLogger("penstock.database")
 R = TypeVar("R")
 # How long to wait for the pool before looking whether an embedded server has to be started again.
 _PATIENCE = 2.0
+# How long the connection that is kept for the next call may pass the pool by, which replaces those that are old.
+_KEPT_FOR = 10.0
 
 
 class AsyncDatabase:
@@ -63,6 +66,11 @@ class AsyncDatabase:
         self._watchdog = AsyncWatchdog()
         self._changing = asyncio.Lock()
         self._lent: set[psycopg.AsyncConnection[Any]] = set()
+        # The connection of the last call, for the next one: to ask the pool costs as much as all else that a call does.
+        self._kept: deque[tuple[AsyncPool, psycopg.AsyncConnection[Any]]] = deque()
+        self._kept_since = 0.0
+        # Those who ask the pool just now, and would wait for a connection that is kept. A set, which threads may share.
+        self._asking: set[object] = set()
         self._pool = None
 
     def __repr__(self) -> str:
@@ -180,6 +188,7 @@ class AsyncDatabase:
     async def close(self) -> None:
         """Close all connections and let go of an embedded server."""
         self._closed = True
+        await self._let_go_of_kept()
         if self._pool is not None:
             await self._pool.close()
         self._watchdog.close()
@@ -190,6 +199,9 @@ class AsyncDatabase:
         return Limited(self._watchdog, connection, self.settings.timeout)
 
     async def _take(self, within: float | None = None) -> tuple[AsyncPool, psycopg.AsyncConnection[Any]]:
+        kept = await self._take_kept()
+        if kept is not None:
+            return kept
         patience = self.settings.connect_timeout if within is None else min(self.settings.connect_timeout, within)
         deadline = time.monotonic() + patience
         while True:
@@ -198,7 +210,11 @@ class AsyncDatabase:
                 pool = await self._open_pool()
                 deadline = time.monotonic() + patience
             left = deadline - time.monotonic()
+            asking = object()
+            self._asking.add(asking)
             try:
+                # After this, nobody keeps one: whoever has just done so finds that somebody asks.
+                await self._let_go_of_kept()
                 connection = await pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
             except psycopg_pool.PoolClosed:
                 if pool is self._pool:
@@ -210,12 +226,41 @@ class AsyncDatabase:
             else:
                 self._lent.add(connection)
                 return pool, connection
+            finally:
+                self._asking.discard(asking)
+
+    async def _take_kept(self) -> tuple[AsyncPool, psycopg.AsyncConnection[Any]] | None:
+        """Take the connection of the last call, if it is still good."""
+        try:
+            pool, connection = self._kept.pop()
+        except IndexError:
+            return None
+        if pool is self._pool and not self._closed and pools.is_good(connection):
+            self._lent.add(connection)
+            return pool, connection
+        await self._return(pool, connection)
+        return None
+
+    async def _let_go_of_kept(self) -> None:
+        while self._kept:
+            with contextlib.suppress(IndexError):
+                await self._return(*self._kept.pop())
 
     async def _give_back(self, pool: AsyncPool, connection: psycopg.AsyncConnection[Any]) -> None:
         if connection not in self._lent:
             # Lent before a fork: it is the parent's.
             return
         self._lent.discard(connection)
+        now = time.monotonic()
+        if self._asking or self._kept or now > self._kept_since + _KEPT_FOR or not pools.is_clean(connection):
+            self._kept_since = now
+            await self._return(pool, connection)
+            return
+        self._kept.append((pool, connection))
+        if self._asking or self._closed or pool is not self._pool:
+            await self._let_go_of_kept()
+
+    async def _return(self, pool: AsyncPool, connection: psycopg.AsyncConnection[Any]) -> None:
         # A pool that was closed meanwhile has closed its connections.
         with contextlib.suppress(psycopg_pool.PoolClosed):
             await pool.putconn(connection)

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -38,6 +39,8 @@ log = logging.getLogger("penstock.database")
 R = TypeVar("R")
 # How long to wait for the pool before looking whether an embedded server has to be started again.
 _PATIENCE = 2.0
+# How long the connection that is kept for the next call may pass the pool by, which replaces those that are old.
+_KEPT_FOR = 10.0
 
 
 class Database:
@@ -62,6 +65,11 @@ class Database:
         self._watchdog = Watchdog()
         self._changing = threading.Lock()
         self._lent: set[psycopg.Connection[Any]] = set()
+        # The connection of the last call, for the next one: to ask the pool costs as much as all else that a call does.
+        self._kept: deque[tuple[Pool, psycopg.Connection[Any]]] = deque()
+        self._kept_since = 0.0
+        # Those who ask the pool just now, and would wait for a connection that is kept. A set, which threads may share.
+        self._asking: set[object] = set()
         self._pool = None
 
     def __repr__(self) -> str:
@@ -176,6 +184,7 @@ class Database:
     def close(self) -> None:
         """Close all connections and let go of an embedded server."""
         self._closed = True
+        self._let_go_of_kept()
         if self._pool is not None:
             self._pool.close()
         self._watchdog.close()
@@ -186,6 +195,9 @@ class Database:
         return Limited(self._watchdog, connection, self.settings.timeout)
 
     def _take(self, within: float | None = None) -> tuple[Pool, psycopg.Connection[Any]]:
+        kept = self._take_kept()
+        if kept is not None:
+            return kept
         patience = self.settings.connect_timeout if within is None else min(self.settings.connect_timeout, within)
         deadline = time.monotonic() + patience
         while True:
@@ -194,7 +206,11 @@ class Database:
                 pool = self._open_pool()
                 deadline = time.monotonic() + patience
             left = deadline - time.monotonic()
+            asking = object()
+            self._asking.add(asking)
             try:
+                # After this, nobody keeps one: whoever has just done so finds that somebody asks.
+                self._let_go_of_kept()
                 connection = pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
             except psycopg_pool.PoolClosed:
                 if pool is self._pool:
@@ -206,12 +222,41 @@ class Database:
             else:
                 self._lent.add(connection)
                 return pool, connection
+            finally:
+                self._asking.discard(asking)
+
+    def _take_kept(self) -> tuple[Pool, psycopg.Connection[Any]] | None:
+        """Take the connection of the last call, if it is still good."""
+        try:
+            pool, connection = self._kept.pop()
+        except IndexError:
+            return None
+        if pool is self._pool and not self._closed and pools.is_good(connection):
+            self._lent.add(connection)
+            return pool, connection
+        self._return(pool, connection)
+        return None
+
+    def _let_go_of_kept(self) -> None:
+        while self._kept:
+            with contextlib.suppress(IndexError):
+                self._return(*self._kept.pop())
 
     def _give_back(self, pool: Pool, connection: psycopg.Connection[Any]) -> None:
         if connection not in self._lent:
             # Lent before a fork: it is the parent's.
             return
         self._lent.discard(connection)
+        now = time.monotonic()
+        if self._asking or self._kept or now > self._kept_since + _KEPT_FOR or not pools.is_clean(connection):
+            self._kept_since = now
+            self._return(pool, connection)
+            return
+        self._kept.append((pool, connection))
+        if self._asking or self._closed or pool is not self._pool:
+            self._let_go_of_kept()
+
+    def _return(self, pool: Pool, connection: psycopg.Connection[Any]) -> None:
         # A pool that was closed meanwhile has closed its connections.
         with contextlib.suppress(psycopg_pool.PoolClosed):
             pool.putconn(connection)

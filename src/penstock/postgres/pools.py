@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import psycopg_pool
+from psycopg.pq import TransactionStatus
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.settings import Settings
@@ -53,6 +54,16 @@ async def async_refuse_stale(connection: psycopg.AsyncConnection[Any]) -> None:
     if _is_stale(connection.fileno()):
         await connection.close()
         raise _gone()
+
+
+def is_clean(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Say whether a connection that somebody gives back can be used as it is."""
+    return connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def is_good(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Say whether a connection that was left alone can be used: the server has said nothing since."""
+    return not connection.closed and not _is_stale(connection.fileno())
 
 
 def _is_stale(descriptor: int) -> bool:

@@ -150,3 +150,57 @@ def test_a_loop_gives_up_when_its_time_is_over_and_not_when_each_of_its_calls_ha
         stop(home)
     assert [type(failure) for failure in failures] == [Unavailable] * 2
     server.detach()
+
+
+def test_loops_that_claim_ahead_go_on_after_an_outage_and_lose_nothing(home: Path) -> None:
+    server = attach(home)
+    messages = list(range(40))
+    works = {"sync": Work(), "async": Work()}
+    ending = threading.Event()
+    failures: list[BaseException] = []
+    options: dict[str, Any] = {"prefetch": 8, "max_messages": 1}
+
+    def process() -> None:
+        with Client(server.dsn, **SHORT) as client:
+            client.process("ahead", works["sync"], group="sync", stop=ending, **options)
+
+    async def consume() -> None:
+        over = asyncio.Event()
+        async with AsyncClient(server.dsn, **SHORT) as client:
+            asyncio.create_task(asyncio.to_thread(ending.wait)).add_done_callback(lambda _: over.set())
+            async for batch in client.consume("ahead", "async", stop=over, **options):
+                async with batch:
+                    await asyncio.to_thread(works["async"], batch.messages[0])
+
+    with Client(server.dsn) as client:
+        client.create("ahead", lease_time=5)
+        for group in works:
+            client.create_group("ahead", group)
+        # The first message that each of them gets is the one that it holds on to.
+        client.push("ahead", "hold", partition="p0")
+        with in_thread(process, failures), in_thread(lambda: asyncio.run(consume()), failures):
+            try:
+                eventually(lambda: all(work.holds.is_set() for work in works.values()), "all have a message", 60)
+                client.push_many("ahead", [(f"p{number % 10}", number) for number in messages])
+                eventually(lambda: len(client.claims("ahead")) > 6, "some are claimed ahead", 60)
+                stop(home)
+                for work in works.values():
+                    work.go_on.set()
+                again = attach(home)
+                eventually(
+                    lambda: all({*messages, "hold"} <= set(work.seen) for work in works.values()) or failures,
+                    "all was handled",
+                    60,
+                )
+                eventually(
+                    lambda: not any(client.lag("ahead", group) for group in works) or failures, "it is acked", 60
+                )
+            finally:
+                ending.set()
+                for work in works.values():
+                    work.go_on.set()
+        assert failures == []
+        assert (client.claims("ahead"), client.dead_letters("ahead")) == ([], [])
+        assert [check for check in client.verify() if check.violations] == []
+    again.detach()
+    server.detach()

@@ -4,6 +4,7 @@ import gc
 import re
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 from weakref import ref
 
 import psycopg
@@ -39,8 +40,61 @@ def test_it_answers_as_a_cursor_does(sql: Connection, wire: Wire, number: int) -
 
 def test_a_number_that_outgrows_its_type_is_prepared_once_more(sql: Connection, wire: Wire) -> None:
     for number in [*range(5), *range(40_000, 40_005)]:
-        assert run(sql, wire, "SELECT %s::bigint", number) == [(number,)]
+        assert run(sql, wire, "SELECT %s::numeric", number) == [(number,)]
     assert sql.execute(PREPARED).fetchall() == [(2,)]
+
+
+def test_a_cast_says_how_a_parameter_is_sent_whatever_its_value(sql: Connection, wire: Wire) -> None:
+    for number in [*range(5), *range(40_000, 40_005), -(1 << 63), None]:
+        assert run(sql, wire, "SELECT %s::bigint", number) == [(number,)]
+    assert sql.execute(PREPARED).fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("integer[]", [1, -1, None, (1 << 31) - 1]),
+        ("bigint[]", []),
+        ("bigint[]", [None, 1 << 62]),
+        ("uuid[]", [UUID(int=7), None]),
+        ("uuid[]", []),
+        ("uuid", UUID(int=1 << 100)),
+        ("boolean", True),
+        ("boolean", False),
+        ("float8", 1),
+        ("float8", -0.5),
+        ("float8", float("inf")),
+        ("text", ""),
+        ("text", "ä\U0001f600"),
+        ("bytea", b""),
+        ("bytea", bytearray(b"\0\1")),
+        ("integer", True),
+        ("boolean", "yes"),
+        ("uuid", "00000000-0000-0000-0000-000000000001"),
+        ("bigint[]", (1, 2)),
+        ("text", None),
+    ],
+)
+def test_every_value_arrives_as_a_cursor_sends_it(sql: Connection, wire: Wire, kind: str, value: Any) -> None:
+    statement = f"SELECT %s::{kind}, pg_typeof(%s::{kind})::text"
+    try:
+        expected = sql.execute(statement.encode(), (value, value), binary=True).fetchall()
+    except psycopg.Error as refused:
+        with pytest.raises(type(refused)):
+            run(sql, wire, statement, value, value)
+    else:
+        assert run(sql, wire, statement, value, value) == expected
+
+
+@pytest.mark.parametrize(("kind", "value"), [("integer", 1 << 40), ("text", "a\0b"), ("integer[]", ["x"])])
+def test_a_value_that_cannot_be_sent_is_refused_as_a_cursor_does(
+    sql: Connection, wire: Wire, kind: str, value: Any
+) -> None:
+    statement = f"SELECT %s::{kind}"
+    with pytest.raises(psycopg.Error) as expected:
+        sql.execute(statement.encode(), (value,), binary=True)
+    with pytest.raises(type(expected.value)):
+        run(sql, wire, statement, value)
 
 
 def test_a_statement_is_prepared_when_it_has_come_as_often_as_the_connection_says(sql: Connection) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from penstock.bench.plan import Ratio
 
 # Who takes part in a case of consuming, and of pushing.
-CONSUMERS = ("penstock", "pop + ack", "relaxed", "before", "plain")
+CONSUMERS = ("penstock", "prefetch", "pop + ack", "relaxed", "before", "plain")
 PUSHERS = ("penstock", "before", "insert")
 
 

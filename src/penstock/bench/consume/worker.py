@@ -25,6 +25,8 @@ MESSAGE = b'{"order": 1234567, "customer": "c-1029", "amount": 19.99, "items": [
 WARM_UP = 12
 # Whoever got nothing for so many seconds has emptied the queue.
 _DRY = 2.0
+# How many batches a consumer claims ahead that does so.
+_AHEAD = 8
 # As many as a push takes at once.
 _BATCH = 1000
 
@@ -65,6 +67,10 @@ class Worker:
             batch = [MESSAGE] * stored
             for number in range(messages // stored):
                 client.push(queue, batch, partition=names[number % partitions])
+
+    def can(self, option: str) -> bool:
+        """Say whether `consume` has an option."""
+        return option in signature(Client.consume).parameters
 
     def begin_group(self, url: str, queue: str, group: str, mode: str, settings: Mapping[str, Any]) -> str | None:
         """Create a group that has everything to consume yet; says what is wrong with its settings."""
@@ -126,6 +132,20 @@ class Worker:
         client = self._client(url)
         options: dict[str, Any] = {"defer_acks": True} if "defer_acks" in signature(client.consume).parameters else {}
         with closing(client.consume(queue, group, max_messages=take, idle_timeout=_DRY, **options)) as batches:
+
+            def step() -> int:
+                for batch in islice(batches, 1):
+                    with batch:
+                        return len(batch)
+                return 0
+
+            yield step
+
+    def _prefetch(self, url: str, queue: str, group: str, take: int) -> Iterator[Step]:
+        """Consume while others are claimed ahead, acks in the background."""
+        client = self._client(url)
+        options: dict[str, Any] = {"max_messages": take, "idle_timeout": _DRY, "prefetch": _AHEAD * take}
+        with closing(client.consume(queue, group, **options)) as batches:
 
             def step() -> int:
                 for batch in islice(batches, 1):

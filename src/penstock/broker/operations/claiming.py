@@ -14,6 +14,7 @@ from penstock.broker.claims import MAX_BYTES, AckedAndPopped, Claim, ClaimRange,
 from penstock.broker.infos import SweepResult
 from penstock.broker.names import check_group_names
 from penstock.broker.operations.operation import Operation, Repeatable
+from penstock.errors import InvalidInput
 
 
 class Pop(Operation[list[Claim]], frozen=True):
@@ -118,6 +119,16 @@ class Release(Operation[bool], frozen=True):
     """Give a claim back without counting an attempt; without a lease id, take it from whoever holds it."""
 
     lease: Lease
+
+
+class ReleaseMany(Operation[list[bool]], frozen=True):
+    """Give claims back without counting an attempt; for each, whether its lease was live."""
+
+    leases: Sequence[Lease]
+
+    def __post_init__(self) -> None:
+        if not self.leases or any(lease.lease_id is None for lease in self.leases):
+            raise InvalidInput("give the lease_id of each claim")
 
 
 class Sweep(Repeatable[SweepResult | None], frozen=True):

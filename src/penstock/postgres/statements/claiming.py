@@ -10,7 +10,18 @@ from typing import Any
 
 from penstock.broker.claims import AckedAndPopped, Claim, ClaimRange, Lease
 from penstock.broker.infos import SweepResult
-from penstock.broker.operations.claiming import Ack, AckAndPop, HasPending, Nack, Pop, PopMany, Release, Renew, Sweep
+from penstock.broker.operations.claiming import (
+    Ack,
+    AckAndPop,
+    HasPending,
+    Nack,
+    Pop,
+    PopMany,
+    Release,
+    ReleaseMany,
+    Renew,
+    Sweep,
+)
 from penstock.broker.packing import unpack
 from penstock.postgres.statements.call import (
     Call,
@@ -145,6 +156,20 @@ def release(wanted: Release) -> Call[bool]:
     )
 
 
+@statement(ReleaseMany)
+def release_many(wanted: ReleaseMany) -> Call[list[bool]]:
+    # In the order in which every function locks claims, so that nobody waits for another in a circle.
+    return Call(
+        "SELECT array_agg(r.released ORDER BY r.position) FROM ("
+        "SELECT u.position, penstock.release_claim(u.group_id, u.partition_id, u.lease_id) AS released "
+        "FROM (SELECT * FROM unnest(%s::integer[], %s::bigint[], %s::uuid[]) "
+        "WITH ORDINALITY u (group_id, partition_id, lease_id, position) "
+        "ORDER BY u.group_id, u.partition_id, u.position) u OFFSET 0) r",
+        _leases(wanted.leases),
+        scalar,
+    )
+
+
 @statement(Sweep)
 def sweep(wanted: Sweep) -> Call[SweepResult | None]:
     return Call(
@@ -172,7 +197,9 @@ def _claims_of(queue: str, rows: Sequence[Row]) -> list[Claim]:
         claim = claims.get((row[1], row[6]))
         if claim is None:
             claim = claims[row[1], row[6]] = Claim(*row[:12])
-        claim.messages += unpack(queue, claim.partition, claim.partition_id, slice_of(row[12:]), claim.attempt)
+        found = slice_of(row[12:])
+        claim.size += len(found.body)
+        claim.messages += unpack(queue, claim.partition, claim.partition_id, found, claim.attempt)
     return list(claims.values())
 
 
