@@ -136,6 +136,16 @@ def test_what_is_left_of_a_shared_claim_is_acknowledged_with_it(sql: Connection)
     ]
 
 
+def test_a_pop_of_several_takes_one_range_of_a_partition_and_leaves_the_others_to_others(sql: Connection) -> None:
+    create_group(sql, mode="shared")
+    push_some(sql, 20)
+    (first,) = ack_and_pop(sql, [], "'q', 'g', max_messages => 2, max_partitions => 5")
+    assert first[2:4] == (0, 2)
+    rows = ack_and_pop(sql, [], "'q', 'g', max_messages => 2, max_partitions => 5")
+    assert [row[2:4] for row in rows] == [(start, start + 2) for start in range(2, 12, 2)]
+    assert violations(sql) == {}
+
+
 @pytest.mark.parametrize("together", [False, True], ids=["one", "two"])
 def test_the_acks_of_a_busy_partition_leave_little_to_the_sweep_and_enough_history(
     sql: Connection, together: bool

@@ -1999,11 +1999,13 @@ DECLARE
     stop           bigint;
     head           bigint;
     sliced         boolean;
-    given          boolean;
     wanted         integer;
     asked          integer;
     taken          integer;
-    vain           integer;
+    joined         boolean;
+    latest         bigint;
+    given          integer := 0;
+    vain           integer := 0;
 BEGIN
     -- Each statement here costs as much as the insert of a row, and each expression a tenth: hence so few of them on the
     -- way of the commonest call, and so much in one.
@@ -2081,159 +2083,177 @@ BEGIN
         END IF;
     END IF;
 
-    -- The commonest pop: one partition of a queue without priorities. claim_partition and claim_range, which it agrees
-    -- with, do all else.
-    IF partition_name IS NULL AND max_partitions = 1 AND cardinality(priorities) = 1 AND passing IS NULL AND NOT auto_ack THEN
-        DELETE FROM penstock.ready y
-        WHERE y.ctid = (
-            SELECT y.ctid FROM penstock.ready y
+    -- The commonest pop: any partition of a queue without priorities. claim_partition and claim_range, which it agrees with,
+    -- do what is out of the ordinary.
+    IF partition_name IS NULL AND cardinality(priorities) = 1 AND passing IS NULL AND NOT auto_ack THEN
+        IF max_partitions > 1 AND mode = 'shared' THEN
+            -- What this call puts into the ready list is for others. Not the last value of the sequence: after a restore
+            -- there may be entries above it.
+            SELECT y.seq INTO latest FROM penstock.ready y
             WHERE y.group_id = reader AND y.priority = priorities[1] AND y.seq >= coalesce(lows[1], 0)
-            ORDER BY y.seq
-            LIMIT 1
-            FOR UPDATE SKIP LOCKED
-        )
-        RETURNING y.* INTO entry;
-        IF entry.seq IS NULL THEN
-            IF lease_ids IS NOT NULL THEN
-                RETURN NEXT;
-            END IF;
-            RETURN;
+            ORDER BY y.seq DESC
+            LIMIT 1;
         END IF;
-        -- A new statement, hence a new snapshot: what the journal says now that the entry is ours. With it the segment that
-        -- has the first message, if any has it.
-        SELECT
-            j.version, j.skipped, j.narrow_attempt, j.acked_at, j.first_error, j.last_error,
-            j.ordinary AND s.ends IS NOT NULL AND s.base_offset + s.count > j.start, -- else retention has dropped it
-            s.base_offset = j.start AND s.base_offset + s.count = least(j.start + max_messages, entry.hi),
-            least(j.start + max_messages, entry.hi), s.bytes,
-            reader, entry.partition_id,
-            (SELECT p.name FROM penstock.partitions p WHERE p.partition_id = entry.partition_id),
-            gen_random_uuid(),
-            clock_timestamp() + make_interval(secs => coalesce(lease_time, (settings ->> 'lease_time')::float8)),
-            j.attempt, j.start, s.base_offset + s.count, 1, entry.seq, j.shared,
-            s.base_offset, s.count, s.created_at, 0, s.run_counts, s.run_times,
-            0, s.body, s.ends, 0, s.keys, s.key_ends, 0, s.headers, s.header_ends
-        INTO
-            newest, skipped, narrow_attempt, acked_at, first_error, last_error,
-            ordinary,
-            plain,
-            stop, bytes,
-            group_id, partition_id,
-            partition_of,
-            lease_id,
-            lease_until,
-            attempt, claimed_from, claimed_to, entry_level, entry_seq, shared,
-            base_offset, count, created_at, run_skip, run_counts, run_times,
-            body_start, body, ends, key_start, keys, key_ends, header_start, headers, header_ends
-        FROM (
+        LOOP
+            DELETE FROM penstock.ready y
+            WHERE y.ctid = (
+                SELECT y.ctid FROM penstock.ready y
+                WHERE y.group_id = reader AND y.priority = priorities[1]
+                  AND y.seq >= coalesce(entry.seq + 1, lows[1], 0) AND y.seq <= coalesce(latest, 9223372036854775807)
+                ORDER BY y.seq
+                LIMIT 1
+                FOR UPDATE SKIP LOCKED
+            )
+            RETURNING y.* INTO entry;
+            EXIT WHEN entry.seq IS NULL;
+            -- A new statement, hence a new snapshot: what the journal says now that the entry is ours. With it the segment that
+            -- has the first message, if any has it.
             SELECT
                 j.version, j.skipped, j.narrow_attempt, j.acked_at, j.first_error, j.last_error,
-                coalesce(entry.lo, j.committed) AS start, mode = 'shared' AS shared,
-                CASE mode WHEN 'shared' THEN 1 ELSE j.attempt + 1 END AS attempt,
-                CASE mode WHEN 'shared' THEN entry.attempt = 0 AND entry.hi - entry.lo <= max_messages
-                     ELSE j.state = 'r' AND j.ready_seq = entry.seq AND j.narrow_to IS NULL
-                         AND settings @> '{"delay": 0, "quiet_period": 0}' END AS ordinary
-            FROM penstock.journal j
-            WHERE j.group_id = reader AND j.partition_id = entry.partition_id
-            ORDER BY j.version DESC
-            LIMIT 1
-        ) j
-        CROSS JOIN LATERAL (
-            SELECT
-                s.base_offset, s.count, s.created_at, s.bytes, s.run_counts, s.run_times,
-                coalesce(s.body, s.body_compressed) AS body, s.ends, s.keys, s.key_ends, s.headers, s.header_ends
-            FROM penstock.segments s
-            WHERE s.partition_id = entry.partition_id AND s.base_offset <= j.start
-            ORDER BY s.base_offset DESC
-            LIMIT 1
-        ) s;
-        IF ordinary AND NOT plain THEN
-            given := false;
-            sliced := false;
-            IF claimed_to < stop AND (shared OR bytes < max_bytes) THEN
-                SELECT s.base_offset + s.count INTO head FROM penstock.segments s
-                WHERE s.partition_id = entry.partition_id
+                j.ordinary AND s.ends IS NOT NULL AND s.base_offset + s.count > j.start, -- else retention has dropped it
+                s.base_offset = j.start AND s.base_offset + s.count = least(j.start + max_messages, entry.hi),
+                least(j.start + max_messages, entry.hi), s.bytes, false,
+                reader, entry.partition_id,
+                (SELECT p.name FROM penstock.partitions p WHERE p.partition_id = entry.partition_id),
+                gen_random_uuid(),
+                clock_timestamp() + make_interval(secs => coalesce(lease_time, (settings ->> 'lease_time')::float8)),
+                j.attempt, j.start, s.base_offset + s.count, 1, entry.seq, j.shared,
+                s.base_offset, s.count, s.created_at, 0, s.run_counts, s.run_times,
+                0, s.body, s.ends, 0, s.keys, s.key_ends, 0, s.headers, s.header_ends
+            INTO
+                newest, skipped, narrow_attempt, acked_at, first_error, last_error,
+                ordinary,
+                plain,
+                stop, bytes, sliced,
+                group_id, partition_id,
+                partition_of,
+                lease_id,
+                lease_until,
+                attempt, claimed_from, claimed_to, entry_level, entry_seq, shared,
+                base_offset, count, created_at, run_skip, run_counts, run_times,
+                body_start, body, ends, key_start, keys, key_ends, header_start, headers, header_ends
+            FROM (
+                SELECT
+                    j.version, j.skipped, j.narrow_attempt, j.acked_at, j.first_error, j.last_error,
+                    coalesce(entry.lo, j.committed) AS start, mode = 'shared' AS shared,
+                    CASE mode WHEN 'shared' THEN 1 ELSE j.attempt + 1 END AS attempt,
+                    CASE mode WHEN 'shared' THEN entry.attempt = 0 AND entry.hi - entry.lo <= max_messages
+                         ELSE j.state = 'r' AND j.ready_seq = entry.seq AND j.narrow_to IS NULL
+                             AND settings @> '{"delay": 0, "quiet_period": 0}' END AS ordinary
+                FROM penstock.journal j
+                WHERE j.group_id = reader AND j.partition_id = entry.partition_id
+                ORDER BY j.version DESC
+                LIMIT 1
+            ) j
+            CROSS JOIN LATERAL (
+                SELECT
+                    s.base_offset, s.count, s.created_at, s.bytes, s.run_counts, s.run_times,
+                    coalesce(s.body, s.body_compressed) AS body, s.ends, s.keys, s.key_ends, s.headers, s.header_ends
+                FROM penstock.segments s
+                WHERE s.partition_id = entry.partition_id AND s.base_offset <= j.start
                 ORDER BY s.base_offset DESC
-                LIMIT 1;
-                IF head > claimed_to THEN
-                    claimed_to := penstock.stop_after_bytes(entry.partition_id, claimed_from, least(stop, head), max_bytes);
-                    sliced := true;
+                LIMIT 1
+            ) s;
+            IF ordinary AND NOT plain THEN
+                joined := false;
+                IF claimed_to < stop AND (shared OR bytes < max_bytes) THEN
+                    SELECT s.base_offset + s.count INTO head FROM penstock.segments s
+                    WHERE s.partition_id = entry.partition_id
+                    ORDER BY s.base_offset DESC
+                    LIMIT 1;
+                    IF head > claimed_to THEN
+                        claimed_to := penstock.stop_after_bytes(entry.partition_id, claimed_from, least(stop, head), max_bytes);
+                        sliced := true;
+                    END IF;
+                    ordinary := NOT shared OR claimed_to = stop; -- else the rest goes back to the ready list
                 END IF;
-                ordinary := NOT shared OR claimed_to = stop; -- else the rest goes back to the ready list
+                IF NOT sliced AND (claimed_to > stop OR base_offset < claimed_from) THEN
+                    claimed_to := least(claimed_to, stop);
+                    IF num_nonnulls(keys, headers, run_counts) = 0 AND octet_length(ends) = 4 * count THEN
+                        -- A part of a segment of plain values is cut here, as segment_slices does it.
+                        low := claimed_from - base_offset;
+                        high := claimed_to - base_offset;
+                        length := octet_length(body);
+                        body_start := penstock.end_at(ends, low - 1, length);
+                        body := substring(
+                            body FROM body_start + 1 FOR greatest(penstock.end_at(ends, high - 1, length) - body_start, 0)
+                        );
+                        ends := substring(ends FROM 4 * low + 1 FOR 4 * (high - low));
+                        base_offset := claimed_from;
+                        count := high - low;
+                        run_skip := low;
+                    ELSE
+                        sliced := true;
+                    END IF;
+                END IF;
+                IF ordinary AND sliced AND count = 1 AND max_bytes <= 67108864 THEN
+                    -- Messages that were pushed one at a time, it seems.
+                    RETURN QUERY
+                    SELECT
+                        acked, group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to,
+                        entry_level, entry_seq, shared, s.*
+                    FROM penstock.joined_slice(entry.partition_id, claimed_from, claimed_to) s;
+                    joined := FOUND;
+                END IF;
+                IF ordinary AND sliced AND NOT joined THEN
+                    RETURN QUERY
+                    SELECT
+                        acked, group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to,
+                        entry_level, entry_seq, shared, s.*
+                    FROM penstock.segment_slices(entry.partition_id, claimed_from, claimed_to) s;
+                    ordinary := FOUND; -- a purge may have committed since we looked what there is
+                END IF;
             END IF;
-            IF NOT sliced AND (claimed_to > stop OR base_offset < claimed_from) THEN
-                claimed_to := least(claimed_to, stop);
-                IF num_nonnulls(keys, headers, run_counts) = 0 AND octet_length(ends) = 4 * count THEN
-                    -- A part of a segment of plain values is cut here, as segment_slices does it.
-                    low := claimed_from - base_offset;
-                    high := claimed_to - base_offset;
-                    length := octet_length(body);
-                    body_start := penstock.end_at(ends, low - 1, length);
-                    body := substring(
-                        body FROM body_start + 1 FOR greatest(penstock.end_at(ends, high - 1, length) - body_start, 0)
+            IF ordinary THEN
+                IF shared THEN
+                    INSERT INTO penstock.claims (
+                        group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error, alone
+                    ) VALUES (
+                        group_id, partition_id, claimed_from, claimed_to, attempt, lease_id, lease_until, consumer,
+                        entry.first_error, entry.last_error, claimed_to - claimed_from = 1
                     );
-                    ends := substring(ends FROM 4 * low + 1 FOR 4 * (high - low));
-                    base_offset := claimed_from;
-                    count := high - low;
-                    run_skip := low;
                 ELSE
-                    sliced := true;
+                    INSERT INTO penstock.journal (
+                        group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt,
+                        due_at, lease_id, consumer, acked_at, first_error, last_error
+                    ) VALUES (
+                        group_id, partition_id, newest + 1, 'c', claimed_from, claimed_to, skipped, attempt,
+                        narrow_attempt, lease_until, lease_id, consumer, acked_at, first_error, last_error
+                    );
                 END IF;
-            END IF;
-            IF ordinary AND sliced AND count = 1 AND max_bytes <= 67108864 THEN
-                -- Messages that were pushed one at a time, it seems.
-                RETURN QUERY
-                SELECT
-                    acked, group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to,
-                    entry_level, entry_seq, shared, s.*
-                FROM penstock.joined_slice(entry.partition_id, claimed_from, claimed_to) s;
-                given := FOUND;
-            END IF;
-            IF ordinary AND sliced AND NOT given THEN
-                RETURN QUERY
-                SELECT
-                    acked, group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to,
-                    entry_level, entry_seq, shared, s.*
-                FROM penstock.segment_slices(entry.partition_id, claimed_from, claimed_to) s;
-                ordinary := FOUND; -- a purge may have committed since we looked what there is
-            END IF;
-        END IF;
-        IF ordinary THEN
-            IF shared THEN
-                INSERT INTO penstock.claims (
-                    group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error, alone
-                ) VALUES (
-                    group_id, partition_id, claimed_from, claimed_to, attempt, lease_id, lease_until, consumer,
-                    entry.first_error, entry.last_error, claimed_to - claimed_from = 1
-                );
+                IF NOT sliced THEN
+                    RETURN NEXT;
+                END IF;
+                IF max_partitions = 1 THEN
+                    RETURN;
+                END IF;
+            ELSIF mode = 'shared' THEN
+                RETURN QUERY SELECT acked, c.* FROM penstock.claim_range(
+                    entry, 1, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+                ) c;
             ELSE
-                INSERT INTO penstock.journal (
-                    group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt,
-                    due_at, lease_id, consumer, acked_at, first_error, last_error
-                ) VALUES (
-                    group_id, partition_id, newest + 1, 'c', claimed_from, claimed_to, skipped, attempt,
-                    narrow_attempt, lease_until, lease_id, consumer, acked_at, first_error, last_error
-                );
+                RETURN QUERY SELECT acked, c.* FROM penstock.claim_partition(
+                    reader, entry.partition_id, NULL, 1, entry.seq, settings,
+                    max_messages, max_bytes, lease_time, consumer, auto_ack
+                ) c;
             END IF;
-            IF sliced IS NOT TRUE THEN
-                RETURN NEXT;
+            IF ordinary OR FOUND THEN
+                given := given + 1;
+                EXIT WHEN given = max_partitions;
+            ELSE
+                vain := vain + 1; -- this entry had nothing to give, those behind it may
+                EXIT WHEN vain = 1000;
             END IF;
-            RETURN;
+        END LOOP;
+        IF given = 0 AND lease_ids IS NOT NULL THEN
+            partition_id := NULL;
+            lease_id := NULL;
+            claimed_from := NULL;
+            claimed_to := NULL;
+            body := NULL;
+            RETURN NEXT;
         END IF;
-        IF mode = 'shared' THEN
-            RETURN QUERY SELECT acked, c.* FROM penstock.claim_range(
-                entry, 1, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
-            ) c;
-        ELSE
-            RETURN QUERY SELECT acked, c.* FROM penstock.claim_partition(
-                reader, entry.partition_id, NULL, 1, entry.seq, settings,
-                max_messages, max_bytes, lease_time, consumer, auto_ack
-            ) c;
-        END IF;
-        IF FOUND THEN
-            RETURN;
-        END IF;
-        vain := 1; -- this entry had nothing to give, those behind it may
+        RETURN;
     END IF;
 
     IF partition_name IS NOT NULL THEN
@@ -2250,8 +2270,6 @@ BEGIN
     -- Highest priority first. One pop in eight begins at a lower level, so that nobody starves: the less often the lower it
     -- is, which is what the smaller of two random numbers does. What lies below comes next, then what lies above.
     wanted := max_partitions;
-    vain := coalesce(vain, 0);
-    given := false;
     levels := ARRAY[1];
     many := cardinality(priorities);
     IF many > 1 THEN
@@ -2289,7 +2307,7 @@ BEGIN
                     ) c;
                 END IF;
                 IF FOUND THEN
-                    given := true;
+                    given := given + 1;
                     wanted := wanted - 1;
                 ELSE
                     vain := vain + 1;
@@ -2299,12 +2317,7 @@ BEGIN
         END LOOP;
         EXIT WHEN wanted = 0 OR vain >= 1000;
     END LOOP;
-    IF NOT given AND lease_ids IS NOT NULL THEN
-        partition_id := NULL;
-        lease_id := NULL;
-        claimed_from := NULL;
-        claimed_to := NULL;
-        body := NULL;
+    IF given = 0 AND lease_ids IS NOT NULL THEN
         RETURN NEXT;
     END IF;
 END
@@ -12197,27 +12210,27 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA penstock FROM PUBLIC;
 
 COMMIT;
 
-INSERT INTO penstock."claims" ("group_id", "partition_id", "lo", "hi", "attempt", "lease_id", "due_at", "consumer", "claimed_at", "first_error", "last_error", "alone", "whole") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '0', '1', '1', '32188322-3ec1-4959-a5d5-25dd4b4c1ef8', '2026-11-17 11:10:49.727171+00', 'vm/13298/dfe68d', '2026-11-17 11:05:49.731084+00', NULL, NULL, 'true', 'true');
-INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', 'crowd', 'shared', '{}', 'all', NULL, NULL, 'false', '2026-11-17 11:05:49.645083+00', '{}', '905001', NULL, '2026-11-17 11:05:49.645085+00');
-INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'billing', 'ordered', '{"max_attempts": 3}', 'all', NULL, NULL, 'false', '2026-11-17 11:05:49.639074+00', '{}', '905000', NULL, '2026-11-17 11:05:49.704497+00');
-INSERT INTO penstock."dead_letters" ("dead_letter_id", "queue_id", "group_id", "partition_id", "message_offset", "created_at", "payload", "key", "headers", "reason", "attempts", "first_error", "last_error", "consumer", "died_at", "traceback", "row_ids") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '1', '0', '2026-11-17 11:05:49.651986+00',  E'\\x626164', 'k', '{"h": "1"}', 'no such customer', '1', 'no such customer', 'no such customer', 'vm/13298/dfe68d', '2026-11-17 11:05:49.686824+00', NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 11:05:49.653317+00', 'r', '0', '0', '0', '0', '0', NULL, '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '2', '2026-11-17 11:05:49.66816+00', 'c', '0', '1', '0', '1', '0', NULL, NULL, '2026-11-17 11:10:49.659538+00', '76068157-1c52-4583-9f1a-f5b8c8073a75', 'vm/13298/dfe68d', NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '3', '2026-11-17 11:05:49.687519+00', 'r', '1', '1', '0', '0', '0', NULL, '3', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '4', '2026-11-17 11:05:49.709174+00', 'c', '1', '2', '0', '1', '0', NULL, NULL, '2026-11-17 11:10:49.708945+00', '9bc4d585-4559-42fe-9b58-cb338f5c2f3c', 'vm/13298/dfe68d', NULL, NULL, NULL, NULL);
-INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '2', '2026-11-17 11:05:49.725696+00', 'p', '3', '3', '0', '0', '0', NULL, NULL, '2026-11-17 11:05:49.775381+00', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."partitions" ("partition_id", "queue_id", "name", "priority", "created_at", "lane_of") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'ada', '0', '2026-11-17 11:05:49.649653+00', NULL);
-INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('f749eac9-407f-46e5-8f8f-eb3967b99b0b', '1', '2026-11-17 11:05:49.651986+00', '1', '0', '3', NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('f749eac9-407f-46e5-8f8f-eb3967b99b0b', '2', '2026-11-17 11:05:49.736996+00', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '[{"due_at": "2026-11-17T12:05:49.736996+00:00", "created_at": "2026-11-17T11:05:49.736996+00:00", "first_offset": null, "partition_id": 1, "scheduled_id": 1, "message_count": 1, "duplicate_times": null, "duplicate_offsets": null, "duplicate_positions": null, "duplicate_scheduled_ids": null}]');
-INSERT INTO penstock."queues" ("queue_id", "name", "description", "config", "created_at", "priorities", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'orders', NULL, '{}', '2026-11-17 11:05:49.637358+00', '{0}', '2026-11-17 11:05:49.637359+00');
+INSERT INTO penstock."claims" ("group_id", "partition_id", "lo", "hi", "attempt", "lease_id", "due_at", "consumer", "claimed_at", "first_error", "last_error", "alone", "whole") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '0', '1', '1', '95103f53-49a4-42a6-a127-2fc609a6b85a', '2026-11-17 11:20:48.6048+00', 'vm/1698/e61680', '2026-11-17 11:15:48.612309+00', NULL, NULL, 'true', 'true');
+INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'billing', 'ordered', '{"max_attempts": 3}', 'all', NULL, '0', 'false', '2026-11-17 11:15:48.426808+00', NULL, '975630', NULL, '2026-11-17 11:15:48.566808+00');
+INSERT INTO penstock."consumer_groups" ("group_id", "queue_id", "name", "mode", "config", "subscription", "from_time", "enrolled_to", "enrol_again", "created_at", "awaited", "created_in", "lineage", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', 'crowd', 'shared', '{}', 'all', NULL, NULL, 'false', '2026-11-17 11:15:48.448163+00', '{}', '975631', NULL, '2026-11-17 11:15:48.448175+00');
+INSERT INTO penstock."dead_letters" ("dead_letter_id", "queue_id", "group_id", "partition_id", "message_offset", "created_at", "payload", "key", "headers", "reason", "attempts", "first_error", "last_error", "consumer", "died_at", "traceback", "row_ids") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '1', '0', '2026-11-17 11:15:48.468364+00',  E'\\x626164', 'k', '{"h": "1"}', 'no such customer', '1', 'no such customer', 'no such customer', 'vm/1698/e61680', '2026-11-17 11:15:48.542652+00', NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 11:15:48.47853+00', 'r', '0', '0', '0', '0', '0', NULL, '1', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '2', '2026-11-17 11:15:48.503161+00', 'c', '0', '1', '0', '1', '0', NULL, NULL, '2026-11-17 11:20:48.500888+00', 'ef3dabcc-54a2-4bc7-9686-788591d92d30', 'vm/1698/e61680', NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '3', '2026-11-17 11:15:48.543375+00', 'r', '1', '1', '0', '0', '0', NULL, '3', NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '4', '2026-11-17 11:15:48.599144+00', 'c', '1', '2', '0', '1', '0', NULL, NULL, '2026-11-17 11:20:48.591546+00', 'b9c4ff85-2349-4a3e-b203-8395f9b918e5', 'vm/1698/e61680', NULL, NULL, NULL, NULL);
+INSERT INTO penstock."journal" ("group_id", "partition_id", "version", "at", "state", "committed", "claimed_to", "skipped", "attempt", "narrow_attempt", "narrow_to", "ready_seq", "due_at", "lease_id", "consumer", "acked_at", "first_error", "last_error", "claimed_at") OVERRIDING SYSTEM VALUE VALUES ('2', '1', '2', '2026-11-17 11:15:48.603408+00', 'p', '3', '3', '0', '0', '0', NULL, NULL, '2026-11-17 11:15:48.653377+00', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."partitions" ("partition_id", "queue_id", "name", "priority", "created_at", "lane_of") OVERRIDING SYSTEM VALUE VALUES ('1', '1', 'ada', '0', '2026-11-17 11:15:48.46315+00', NULL);
+INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('9abb3167-905a-484b-8e7c-7461b3cb45a6', '1', '2026-11-17 11:15:48.468364+00', '1', '0', '3', NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."producers" ("producer", "sequence", "pushed_at", "partition_id", "first_offset", "count", "partition_ids", "first_offsets", "counts", "times", "answer") OVERRIDING SYSTEM VALUE VALUES ('9abb3167-905a-484b-8e7c-7461b3cb45a6', '2', '2026-11-17 11:15:48.622847+00', NULL, NULL, NULL, NULL, NULL, NULL, NULL, '[{"due_at": "2026-11-17T12:15:48.622847+00:00", "created_at": "2026-11-17T11:15:48.622847+00:00", "first_offset": null, "partition_id": 1, "scheduled_id": 1, "message_count": 1, "duplicate_times": null, "duplicate_offsets": null, "duplicate_positions": null, "duplicate_scheduled_ids": null}]');
+INSERT INTO penstock."queues" ("queue_id", "name", "description", "config", "created_at", "priorities", "limited_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'orders', NULL, '{}', '2026-11-17 11:15:48.419936+00', '{0}', '2026-11-17 11:15:48.419936+00');
 INSERT INTO penstock."ready" ("group_id", "priority", "seq", "partition_id", "lo", "hi", "attempt", "first_error", "last_error") OVERRIDING SYSTEM VALUE VALUES ('2', '0', '4', '1', '1', '2', '0', NULL, NULL);
 INSERT INTO penstock."ready" ("group_id", "priority", "seq", "partition_id", "lo", "hi", "attempt", "first_error", "last_error") OVERRIDING SYSTEM VALUE VALUES ('2', '0', '5', '1', '2', '3', '0', NULL, NULL);
-INSERT INTO penstock."scheduled" ("scheduled_id", "queue_id", "partition_id", "due_at", "created_at", "count", "bytes", "body", "ends", "keys", "key_ends", "headers", "header_ends", "dedupe_ids", "dedupe_positions") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 12:05:49.736996+00', '2026-11-17 11:05:49.736996+00', '1', '5',  E'\\x6c61746572',  E'\\x05000000', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '2026-11-17 11:05:49.651986+00', '3', '41',  E'\\x626164676f6f646f70656e', NULL,  E'\\x03000000070000000b000000',  E'\\x6b6b6b',  E'\\x010000000200000003000000',  E'\\x7b2268223a2231227d7b2268223a2231227d7b2268223a2231227d',  E'\\x09000000120000001b000000', NULL, NULL);
-INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('-1', '0', '2026-11-17 11:05:49.788716+00', '1', '6',  E'\\x737461676564', NULL,  E'\\x06000000', NULL, NULL, NULL, NULL, NULL, NULL);
-INSERT INTO penstock."sink_runs" ("writer", "run", "run_number", "begun_at", "owner") OVERRIDING SYSTEM VALUE VALUES ('writer', 'run', '1', '2026-11-17 11:05:49.769392+00', 'postgres');
-INSERT INTO penstock."staged" ("stage_id", "first_ordinal", "queue_names", "partition_names", "counts", "staged_at") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '{orders}', '{ada}', '{1}', '2026-11-17 11:05:49.779264+00');
-INSERT INTO penstock."stages" ("stage_id", "writer", "run", "epoch", "created_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'writer', 'run', '0', '2026-11-17 11:05:49.775043+00');
+INSERT INTO penstock."scheduled" ("scheduled_id", "queue_id", "partition_id", "due_at", "created_at", "count", "bytes", "body", "ends", "keys", "key_ends", "headers", "header_ends", "dedupe_ids", "dedupe_positions") OVERRIDING SYSTEM VALUE VALUES ('1', '1', '1', '2026-11-17 12:15:48.622847+00', '2026-11-17 11:15:48.622847+00', '1', '5',  E'\\x6c61746572',  E'\\x05000000', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '2026-11-17 11:15:48.468364+00', '3', '41',  E'\\x626164676f6f646f70656e', NULL,  E'\\x03000000070000000b000000',  E'\\x6b6b6b',  E'\\x010000000200000003000000',  E'\\x7b2268223a2231227d7b2268223a2231227d7b2268223a2231227d',  E'\\x09000000120000001b000000', NULL, NULL);
+INSERT INTO penstock."segments" ("partition_id", "base_offset", "created_at", "count", "bytes", "body", "body_compressed", "ends", "keys", "key_ends", "headers", "header_ends", "run_counts", "run_times") OVERRIDING SYSTEM VALUE VALUES ('-1', '0', '2026-11-17 11:15:48.689114+00', '1', '6',  E'\\x737461676564', NULL,  E'\\x06000000', NULL, NULL, NULL, NULL, NULL, NULL);
+INSERT INTO penstock."sink_runs" ("writer", "run", "run_number", "begun_at", "owner") OVERRIDING SYSTEM VALUE VALUES ('writer', 'run', '1', '2026-11-17 11:15:48.682176+00', 'postgres');
+INSERT INTO penstock."staged" ("stage_id", "first_ordinal", "queue_names", "partition_names", "counts", "staged_at") OVERRIDING SYSTEM VALUE VALUES ('1', '0', '{orders}', '{ada}', '{1}', '2026-11-17 11:15:48.685508+00');
+INSERT INTO penstock."stages" ("stage_id", "writer", "run", "epoch", "created_at") OVERRIDING SYSTEM VALUE VALUES ('1', 'writer', 'run', '0', '2026-11-17 11:15:48.682463+00');
 SELECT setval('penstock.consumer_groups_group_id_seq', 2);
 SELECT setval('penstock.dead_letters_dead_letter_id_seq', 1);
 SELECT setval('penstock.partitions_partition_id_seq', 1);
