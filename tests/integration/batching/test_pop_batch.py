@@ -135,7 +135,7 @@ def test_not_even_where_the_named_one_has_given_it_back_already(sql: Connection)
 
 def test_without_passing_it_the_wildcard_would_take_it(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "pop_claims", ("y.partition_id <> ALL (passing)", "true"))
+    mutate(sql, "ack_and_pop", ("y.partition_id <> ALL (passing)", "true"))
     assert wildcard_beside_a_name(sql) == ["a", "a"]
 
 

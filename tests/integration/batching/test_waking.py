@@ -155,7 +155,7 @@ async def test_a_check_that_fails_counts_as_pending(dsn: str, sql: Connection) -
         sql.execute(SQL("GRANT SELECT ON penstock.migrations TO {}").format(role))
         sql.execute(
             SQL(
-                "GRANT EXECUTE ON FUNCTION penstock.pop_claims, penstock.pop_claims_batch, penstock.sweep TO {}"
+                "GRANT EXECUTE ON FUNCTION penstock.ack_and_pop, penstock.pop_claims_batch, penstock.sweep TO {}"
             ).format(role)
         )
         limited_dsn = psycopg.conninfo.make_conninfo(dsn, user=role.as_string(), password="secret")

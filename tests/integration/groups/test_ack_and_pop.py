@@ -1,6 +1,7 @@
 """An ack and the next pop in one call: each does what it does alone, and the pop never undoes the ack."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -11,9 +12,10 @@ from psycopg.sql import SQL, Identifier
 
 from databases import Connection, Connections
 from penstock.broker.claims import Claim
+from penstock.broker.operations.claiming import Ack, Release
 from penstock.postgres.migrate import grant
 
-from .steps import MODES, create_group, drain, must_pop, newest, offsets, pop, push_some, push_to_many, violations
+from .steps import MODES, create_group, drain, must_pop, newest, offsets, pop, push_some, push_to_many, run, violations
 
 QUERY = (
     "SELECT acked, partition_id, claimed_from, claimed_to, lease_id FROM penstock.ack_and_pop("
@@ -110,6 +112,55 @@ def test_the_pop_gets_what_the_ack_has_just_put_into_the_ready_list(connections:
     holder.commit()
     assert seen == [1, 2, 3, 4]
     assert offsets(drain(sql)) == []
+    assert violations(sql) == {}
+
+
+def test_a_lease_of_a_shared_group_that_was_lost_is_told(sql: Connection) -> None:
+    create_group(sql, mode="shared")
+    push_some(sql, 4)
+    lost, kept = must_pop(sql, most=1), must_pop(sql, most=1)
+    run(sql, Release(lost.lease))
+    assert [row[0] for row in ack_and_pop(sql, [lost])] == [[False]]
+    assert [row[0] for row in ack_and_pop(sql, [kept])] == [[True]]
+    assert violations(sql) == {}
+
+
+def test_what_is_left_of_a_shared_claim_is_acknowledged_with_it(sql: Connection) -> None:
+    create_group(sql, mode="shared")
+    push_some(sql, 8)
+    claim = must_pop(sql, most=4)
+    run(sql, Ack([claim.done(claim.start + 1, claim.start + 2)]))
+    assert ack_and_pop(sql, [claim])[0][0] == [True]
+    assert sql.execute("SELECT count(*) FROM penstock.claims WHERE lease_id = %s", (claim.lease_id,)).fetchall() == [
+        (0,)
+    ]
+
+
+def test_a_pop_of_several_takes_one_range_of_a_partition_and_leaves_the_others_to_others(sql: Connection) -> None:
+    create_group(sql, mode="shared")
+    push_some(sql, 20)
+    (first,) = ack_and_pop(sql, [], "'q', 'g', max_messages => 2, max_partitions => 5")
+    assert first[2:4] == (0, 2)
+    rows = ack_and_pop(sql, [], "'q', 'g', max_messages => 2, max_partitions => 5")
+    assert [row[2:4] for row in rows] == [(start, start + 2) for start in range(2, 12, 2)]
+    assert violations(sql) == {}
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one", "two"])
+def test_the_acks_of_a_busy_partition_leave_little_to_the_sweep_and_enough_history(
+    sql: Connection, together: bool
+) -> None:
+    create_group(sql)
+    push_some(sql, 110)
+    rows: list[Any] = []
+    claim = must_pop(sql, most=1)
+    for _ in range(100):
+        # An ack of several claims is another statement; the second is of nobody.
+        claims = [claim, replace(claim, partition_id=0)] if together else [claim]
+        ((_, claim.partition_id, _, _, claim.lease_id),) = ack_and_pop(sql, claims)
+        rows += sql.execute("SELECT count(*) FROM penstock.journal").fetchall()
+    assert max(rows) <= (64,)
+    assert len(sql.execute("SELECT * FROM penstock.history('q', 'g', 'p')").fetchall()) > 16
     assert violations(sql) == {}
 
 

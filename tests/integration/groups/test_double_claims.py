@@ -21,9 +21,9 @@ from .steps import (
     violations,
 )
 
-# Of pops that take one partition, or several. One of an ordered group is written out in pop_claims.
+# Of pops that take one partition, or several. One of an ordered group is written out in ack_and_pop.
 CHECKS = {
-    ("ordered", 1): ("pop_claims", ("before.state = 'r' AND before.ready_seq = entry.seq", "true")),
+    ("ordered", 1): ("ack_and_pop", ("j.state = 'r' AND j.ready_seq = entry.seq", "true")),
     ("ordered", 2): (
         "claim_partition",
         ("before.state IS DISTINCT FROM 'r' OR before.ready_seq <> entry_seq", "false"),
@@ -71,7 +71,7 @@ def test_without_skip_locked_a_second_pop_waits_for_the_first(fresh: Connections
     sql, first, second = fresh.open(autocommit=True), fresh.open(), fresh.open(autocommit=True)
     create_group(sql)
     push_some(sql, 10)
-    mutate(sql, "pop_claims", ("FOR UPDATE SKIP LOCKED", "FOR UPDATE"))
+    mutate(sql, "ack_and_pop", ("FOR UPDATE SKIP LOCKED", "FOR UPDATE"))
     must_pop(first)
     popping = start(second, pop_call())
     assert popping.waits(sql)

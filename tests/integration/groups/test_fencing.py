@@ -50,7 +50,8 @@ DEADLINE_CHECKS = {
     ("shared", "nack"): ("nack_shared", " AND c.due_at > clock_timestamp()"),
     ("shared", "renew"): ("renew_shared", "          AND c.due_at > clock_timestamp()\n"),
 }
-# An ack of one claim, whole, is done by ack_claims itself.
+# An ack of one claim, whole, is done by end_claim, or by ack_claims itself.
+WHOLE_ACKS = {"ordered": "end_claim", "shared": "ack_claims"}
 WHOLE_ACK_CHECKS = {
     ("ordered", "lease"): " AND held.lease_id = lease",
     ("ordered", "deadline"): "AND held.due_at > clock_timestamp() ",
@@ -122,7 +123,7 @@ def test_without_its_own_checks_an_ack_of_a_whole_claim_ends_what_is_not_its_own
     fresh: Connections, mode: str, check: str
 ) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "ack_claims", (WHOLE_ACK_CHECKS[mode, check], ""))
+    mutate(sql, WHOLE_ACKS[mode], (WHOLE_ACK_CHECKS[mode, check], ""))
     if check == "lease":
         assert held_by_another(sql, mode, "ack") == ("done", "lost")
     else:
@@ -188,7 +189,7 @@ def test_settling_waits_for_whoever_takes_the_claim_away_and_then_looks_again(
 
 
 UNLOCKED = [
-    ("ack", "ack_claims", [("        LIMIT 1\n        FOR UPDATE;", "        LIMIT 1;")]),
+    ("ack", "end_claim", [("    LIMIT 1\n    FOR UPDATE;", "    LIMIT 1;")]),
     ("renew", "renew_ordered", [("PERFORM penstock.lock_newest(group_ids, partition_ids);", "")]),
     ("nack", "live_claim", [("PERFORM penstock.lock_newest(ARRAY[target_group], ARRAY[target]);", "")]),
 ]
@@ -205,7 +206,7 @@ def test_without_the_lock_settling_goes_on_from_a_state_that_is_over(
 
 def test_without_a_new_look_after_the_lock_an_ack_goes_on_from_a_state_that_is_over(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
-    mutate(sql, "ack_claims", ("held.version = seen.version AND ", ""))
+    mutate(sql, "end_claim", ("AND j.version > held.version", "AND false"))
     assert settled_while_it_is_taken_away(fresh, sql, "ack") == "UniqueViolation"
 
 

@@ -109,9 +109,9 @@ def test_without_parking_an_ack_loses_the_message(fresh: Connections) -> None:
     sql = fresh.open(autocommit=True)
     mutate(
         sql,
-        "ack_claims",
-        ("CASE WHEN place IS NOT NULL THEN 'r' ELSE 'p' END", "CASE WHEN place IS NOT NULL THEN 'r' ELSE 'i' END"),
-        ("CASE WHEN place IS NULL THEN clock_timestamp() + interval '50 milliseconds' END", "NULL"),
+        "end_claim",
+        ("CASE WHEN entry IS NOT NULL THEN 'r' ELSE 'p' END", "CASE WHEN entry IS NOT NULL THEN 'r' ELSE 'i' END"),
+        ("CASE WHEN entry IS NULL THEN clock_timestamp() + interval '50 milliseconds' END", "NULL"),
     )
     assert push_during_an_ack(fresh, sql) == []
     assert violations(sql) == LOST

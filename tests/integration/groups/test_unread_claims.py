@@ -24,7 +24,7 @@ def test_a_pop_whose_messages_are_purged_meanwhile_claims_nothing(
     for _ in range(3):
         push_some(sql, 1)
     sql.execute(STOP)
-    for function in ("pop_claims", CLAIM[mode]):
+    for function in ("ack_and_pop", CLAIM[mode]):
         mutate(sql, function, ("penstock.stop_after_bytes(", "public.stopped("))
     gate, popper = fresh.open(), fresh.open(autocommit=True)
     gate.execute("SELECT pg_advisory_xact_lock(4711)")

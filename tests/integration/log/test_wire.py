@@ -181,7 +181,7 @@ def test_pushing_popping_and_acknowledging_go_the_short_way(dsn: str, ways: list
             tx.push("q", b"d", partition="p")
         assert client.partitions("q")[0].head == 4
     called = [name for statement in ways for name in re.findall(r"\bpenstock\.(\w+)\(", statement)]
-    assert called == ["push_segment", "push_segment", "pop_claims", "ack_claims"]
+    assert called == ["push_segment", "push_segment", "ack_and_pop", "ack_claims"]
 
 
 async def test_an_asynchronous_push_goes_the_short_way(dsn: str, ways: list[str]) -> None:

@@ -94,15 +94,15 @@ CREATE TABLE penstock.ready (
     attempt      smallint NOT NULL DEFAULT 0,
     first_error  text,
     last_error   text,
-    CONSTRAINT ready_pkey PRIMARY KEY (group_id, priority, seq),
-    CONSTRAINT ready_range_is_not_empty CHECK (lo < hi)
+    CONSTRAINT ready_pkey PRIMARY KEY (group_id, priority, seq)
 )
 WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX ready_ranges ON penstock.ready (group_id, partition_id, lo) WHERE lo IS NOT NULL;
 
 -- The ranges of shared groups that somebody holds, or that wait for a backoff to end (no lease). A row is its own
 -- mutex: it is inserted by a pop and deleted by whoever ends it, ack, nack or sweep. `alone`: it was handed out with
--- one message, so that one is known to be what failed.
+-- one message, so that one is known to be what failed. `whole`: no part of it was acknowledged by itself, so there is
+-- no other row of its lease.
 CREATE TABLE penstock.claims (
     group_id     integer     NOT NULL,
     partition_id bigint      NOT NULL,
@@ -116,8 +116,8 @@ CREATE TABLE penstock.claims (
     first_error  text,
     last_error   text,
     alone        boolean     NOT NULL DEFAULT false,
-    CONSTRAINT claims_pkey PRIMARY KEY (group_id, partition_id, lo),
-    CONSTRAINT claims_range_is_not_empty CHECK (lo < hi)
+    whole        boolean     NOT NULL DEFAULT true,
+    CONSTRAINT claims_pkey PRIMARY KEY (group_id, partition_id, lo)
 )
 WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX claims_due ON penstock.claims (due_at);

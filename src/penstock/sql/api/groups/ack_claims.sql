@@ -9,8 +9,9 @@
 -- done, and `start` is ignored. durable - false commits the caller's transaction without waiting for the disk, where
 -- `durable_acks` is false for all of the groups. Only for a caller who does nothing else in it.
 -- Returns: for each entry, in the order given, whether it was acknowledged.
--- Calls: require_read_committed, use_lock_timeout, ack_shared, ack_mixed, lock_newest, newest_state, newest_segment.
--- Tables: queues, consumer_groups, partitions, segments (read), journal (lock, insert), ready (insert), claims (delete).
+-- Calls: require_read_committed, use_lock_timeout, end_claim, ack_shared, ack_mixed, lock_newest, newest_state, newest_segment.
+-- Tables: queues, consumer_groups, partitions, segments (read), journal (lock, insert,
+-- delete), ready (insert), claims (delete).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.ack_claims(
     group_ids     integer[],
@@ -30,13 +31,13 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
 DECLARE
-    reader integer;
-    target bigint;
-    lease  uuid;
-    held   penstock.journal;
-    seen   record;
-    entry  bigint;
-    acked  boolean[];
+    reader   integer;
+    target   bigint;
+    lease    uuid;
+    shared   boolean;
+    relaxed  boolean;
+    trimming boolean;
+    acked    boolean[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM penstock.require_read_committed('ack');
@@ -44,76 +45,34 @@ BEGIN
     IF current_setting('penstock.lock_timeout', true) <> '' THEN
         PERFORM penstock.use_lock_timeout();
     END IF;
-    -- One claim, and all of it: what most calls are about. Each statement here costs as much as the insert of a row, so it is
-    -- written out; what follows and ack_shared, which it agrees with, do all else.
+    -- One claim, and all of it: what most calls are about. What follows and ack_shared, which it agrees with, do all else.
     IF cardinality(group_ids) = 1 THEN
         reader := group_ids[1];
         target := partition_ids[1];
         lease := lease_ids[1];
         SELECT
-            g.mode = 'shared' AS shared,
-            NOT durable AND coalesce(g.config -> 'durable_acks', q.settings -> 'durable_acks') = 'false' AS relaxed
-        INTO seen
+            g.mode = 'shared',
+            NOT durable AND coalesce(g.config -> 'durable_acks', (
+                SELECT q.settings -> 'durable_acks' FROM penstock.queues q WHERE q.queue_id = g.queue_id
+            )) = 'false'
+        INTO shared, relaxed
         FROM penstock.consumer_groups g
-        JOIN penstock.queues q ON q.queue_id = g.queue_id
         WHERE g.group_id = reader;
-        IF seen.relaxed THEN
+        IF relaxed THEN
             PERFORM set_config('synchronous_commit', 'off', true);
         END IF;
-        IF seen.shared THEN
+        IF shared THEN
             IF starts[1] IS NULL AND stops[1] IS NULL THEN
                 DELETE FROM penstock.claims c
-                WHERE c.group_id = reader AND c.partition_id = target AND c.lease_id = lease
+                WHERE c.group_id = reader AND c.partition_id = target AND c.lease_id = lease AND c.whole
                   AND c.due_at > clock_timestamp();
-                -- A new statement, hence a new snapshot: whoever held a row before us may have left others in its place.
-                IF FOUND AND NOT EXISTS (
-                    SELECT 1 FROM penstock.claims c
-                    WHERE c.group_id = reader AND c.partition_id = target AND c.lease_id = lease
-                ) THEN
+                IF FOUND THEN
                     RETURN ARRAY[true];
                 END IF;
             END IF;
             RETURN penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops);
         END IF;
-        SELECT j.* INTO held FROM penstock.journal j
-        WHERE j.group_id = reader AND j.partition_id = target
-        ORDER BY j.version DESC
-        LIMIT 1
-        FOR UPDATE;
-        -- A new statement, hence a new snapshot: whoever held the lock before us may have ended the claim.
-        SELECT
-            p.priority,
-            (
-                SELECT j.version FROM penstock.journal j
-                WHERE j.group_id = reader AND j.partition_id = target
-                ORDER BY j.version DESC
-                LIMIT 1
-            ) AS version,
-            (
-                SELECT s.base_offset + s.count FROM penstock.segments s
-                WHERE s.partition_id = target
-                ORDER BY s.base_offset DESC
-                LIMIT 1
-            ) AS head_offset
-        INTO seen
-        FROM penstock.partitions p WHERE p.partition_id = target;
-        IF held.version = seen.version AND held.state = 'c' AND held.lease_id = lease
-            AND held.due_at > clock_timestamp() AND coalesce(held.narrow_to, 0) <= held.claimed_to
-            AND coalesce(stops[1], held.claimed_to) = held.claimed_to
-        THEN
-            -- With nothing left the ready list entry would only lead to an empty look: park it at once.
-            entry := CASE WHEN seen.head_offset > held.claimed_to THEN nextval('penstock.ready_seq') END;
-            INSERT INTO penstock.journal (
-                group_id, partition_id, version, state, committed, claimed_to, skipped, ready_seq, due_at, acked_at
-            ) VALUES (
-                held.group_id, held.partition_id, held.version + 1, CASE WHEN entry IS NOT NULL THEN 'r' ELSE 'p' END,
-                held.claimed_to, held.claimed_to, held.skipped, entry,
-                CASE WHEN entry IS NULL THEN clock_timestamp() + interval '50 milliseconds' END, clock_timestamp()
-            );
-            IF entry IS NOT NULL THEN
-                INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
-                VALUES (held.group_id, seen.priority, entry, held.partition_id);
-            END IF;
+        IF penstock.end_claim(reader, target, lease, stops[1]) THEN
             RETURN ARRAY[true];
         END IF;
     ELSIF NOT durable AND NOT EXISTS (
@@ -178,9 +137,25 @@ BEGIN
         INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
         SELECT e.group_id, e.priority, e.seq, e.partition_id FROM ending e WHERE e.next_state = 'r'
     )
-    SELECT array_agg(e.position IS NOT NULL ORDER BY n) INTO acked
+    SELECT array_agg(e.position IS NOT NULL ORDER BY n), bool_or(e.version % 32 < 2) INTO acked, trimming
     FROM generate_series(1, cardinality(lease_ids)) n
     LEFT JOIN ending e ON e.position = n;
+    IF trimming THEN
+        -- As end_claim does it.
+        DELETE FROM penstock.journal j
+        WHERE j.ctid = ANY (ARRAY(
+            SELECT o.ctid
+            FROM unnest(group_ids, partition_ids) u (group_id, partition_id)
+            CROSS JOIN LATERAL penstock.newest_state(u.group_id, u.partition_id) n
+            CROSS JOIN LATERAL (
+                SELECT o.ctid FROM penstock.journal o
+                WHERE o.group_id = n.group_id AND o.partition_id = n.partition_id
+                  AND o.version BETWEEN n.version - 81 AND n.version - 17
+                FOR UPDATE SKIP LOCKED
+            ) o
+            WHERE n.version % 32 IN (1, 2)
+        ));
+    END IF;
     RETURN acked;
 END
 $$;

@@ -1,7 +1,7 @@
 -- penstock.history(queue_name, group_name, partition_name, max_rows)
 --
 -- Lists the state changes of a partition in a group, newest first: the rows of the journal. It reaches back at least
--- as far as the lease time of its claims; the sweep trims older rows.
+-- as far as the lease time of its claims, or sixteen rows: acks and the sweep trim older ones.
 --
 -- Parameters: the names; max_rows - the largest number of rows.
 -- Returns: a row per state change. Whoever knows a lease_id can settle the claim, so it is null for all but admins.

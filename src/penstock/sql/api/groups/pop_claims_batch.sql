@@ -16,7 +16,7 @@
 -- Returns: `request` (which one, from 1) and the rows of pop_claims. A request without a row has nothing to get. One
 -- with a row but no partition_id was not looked at, because its group does not exist or the answer was full: it must
 -- be asked again, alone.
--- Calls: require_read_committed, pop_claims. Tables: queues, consumer_groups, partitions (read).
+-- Calls: require_read_committed, ack_and_pop. Tables: queues, consumer_groups, partitions (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.pop_claims_batch(
     queue_names     text[],
@@ -139,9 +139,15 @@ BEGIN
                 entry_level, entry_seq, shared, base_offset, count, created_at, run_skip, run_counts, run_times,
                 body_start, body, ends, key_start, keys, key_ends, header_start, headers, header_ends
             IN
-                SELECT c.* FROM penstock.pop_claims(
-                    wish.queue_name, wish.group_name, wish.partition_name, wish.most, wish.most_bytes, asked,
-                    wish.lease_time, wish.consumer, wish.auto_ack, wish.lows, passing
+                SELECT
+                    c.group_id, c.partition_id, c.partition_of, c.lease_id, c.lease_until, c.attempt, c.claimed_from,
+                    c.claimed_to, c.entry_level, c.entry_seq, c.shared, c.base_offset, c.count, c.created_at, c.run_skip,
+                    c.run_counts, c.run_times, c.body_start, c.body, c.ends, c.key_start, c.keys, c.key_ends,
+                    c.header_start, c.headers, c.header_ends
+                FROM penstock.ack_and_pop(
+                    NULL, NULL, NULL, NULL, NULL, wish.queue_name, wish.group_name, wish.partition_name, wish.most,
+                    wish.most_bytes, asked, wish.lease_time, wish.consumer, wish.auto_ack, wish.lows,
+                    passing => passing, first_use => true
                 ) c
             LOOP
                 IF (partition_id, claimed_from) IS DISTINCT FROM (before, begun) THEN

@@ -164,7 +164,7 @@ AS $$
     JOIN penstock.queues q ON q.queue_id = g.queue_id
     WHERE y.priority <> ALL (q.priorities)
     UNION ALL
-    SELECT 'ranges_out_of_order', count(*), 'shared ranges that overlap or lie past what was handed out'
+    SELECT 'ranges_out_of_order', count(*), 'shared ranges that are empty, overlap or lie past what was handed out'
     FROM (
         SELECT w.*, lead(w.lo) OVER (PARTITION BY w.group_id, w.partition_id ORDER BY w.lo) AS next_lo
         FROM (
@@ -174,7 +174,7 @@ AS $$
         ) w
     ) w
     LEFT JOIN newest n ON n.group_id = w.group_id AND n.partition_id = w.partition_id
-    WHERE w.next_lo < w.hi OR w.hi > coalesce(n.claimed_to, 0)
+    WHERE w.lo >= w.hi OR w.next_lo < w.hi OR w.hi > coalesce(n.claimed_to, 0)
     UNION ALL
     SELECT 'ranges_of_other_groups', count(*), 'shared ranges of a group that is not shared'
     FROM (

@@ -81,18 +81,24 @@ BEGIN
     END IF;
 
     -- New statements, hence new snapshots: under the locks they see every push, every segment and every group there is.
-    SELECT newest.head_offset, greatest(clock_timestamp(), newest.created_at)
-    INTO first_offset, created_at
-    FROM penstock.newest_segment(target.partition_id) newest;
-    IF NOT FOUND THEN
-        first_offset := 0;
-        created_at := clock_timestamp();
-    END IF;
-    IF producer IS NOT NULL THEN
+    IF producer IS NULL THEN
+        SELECT newest.head_offset, greatest(clock_timestamp(), newest.created_at)
+        INTO first_offset, created_at
+        FROM penstock.newest_segment(target.partition_id) newest;
+        IF NOT FOUND THEN
+            first_offset := 0;
+            created_at := clock_timestamp();
+        END IF;
+    ELSE
         -- Under the lock: whoever pushed this before has committed, or will never.
-        INSERT INTO penstock.producers (producer, sequence, pushed_at, partition_id, first_offset, count)
-        VALUES (producer, sequence, created_at, target.partition_id, first_offset, count)
-        ON CONFLICT ON CONSTRAINT producers_pkey DO NOTHING;
+        INSERT INTO penstock.producers AS pushed (producer, sequence, pushed_at, partition_id, first_offset, count)
+        SELECT
+            producer, sequence, greatest(clock_timestamp(), newest.created_at), target.partition_id,
+            coalesce(newest.head_offset, 0), count
+        FROM (VALUES (1)) one
+        LEFT JOIN LATERAL penstock.newest_segment(target.partition_id) newest ON true
+        ON CONFLICT ON CONSTRAINT producers_pkey DO NOTHING
+        RETURNING pushed.first_offset, pushed.pushed_at INTO first_offset, created_at;
         IF NOT FOUND THEN
             RETURN QUERY SELECT * FROM penstock.pushed_before(producer, sequence);
             RETURN;

@@ -36,10 +36,11 @@ BEGIN
         LOOP
             done := done + least(held.hi, wanted.hi) - greatest(held.lo, wanted.lo);
             INSERT INTO penstock.claims (
-                group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, claimed_at, first_error, last_error
+                group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, claimed_at, first_error, last_error,
+                whole
             )
             SELECT held.group_id, held.partition_id, rest.lo, rest.hi, held.attempt, held.lease_id, held.due_at,
-                   held.consumer, held.claimed_at, held.first_error, held.last_error
+                   held.consumer, held.claimed_at, held.first_error, held.last_error, false
             FROM (VALUES (held.lo, wanted.lo), (wanted.hi, held.hi)) rest (lo, hi)
             WHERE rest.lo < rest.hi;
         END LOOP;

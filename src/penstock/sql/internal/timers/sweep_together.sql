@@ -20,6 +20,7 @@ DECLARE
     until    timestamptz := now_here + interval '2 seconds';
     -- Settled claims leave dead entries in what is to come, too: not further than this.
     soon     timestamptz := now_here + interval '10 seconds';
+    first    record;
     timer    record;
     held     penstock.claims;
     visited  integer;
@@ -29,8 +30,31 @@ BEGIN
     woken := 0;
     enrolled := 0;
     trimmed := 0;
+    -- Most sweeps find little: what there is not is not looked for again.
+    SELECT
+        (
+            SELECT j.due_at FROM penstock.journal j WHERE j.due_at > since AND j.due_at < soon
+            ORDER BY j.due_at LIMIT 1
+        ) AS timer,
+        (
+            SELECT c.due_at FROM penstock.claims c WHERE c.due_at > since AND c.due_at < soon
+            ORDER BY c.due_at LIMIT 1
+        ) AS claim,
+        (
+            SELECT s.due_at FROM penstock.scheduled s WHERE s.due_at >= since AND s.due_at < soon
+            ORDER BY s.due_at LIMIT 1
+        ) AS scheduled,
+        -- A second look is due within milliseconds: one that seems to be due later was parked before the clock went back.
+        EXISTS (
+            SELECT 1 FROM penstock.journal j WHERE j.state = 'p' AND j.due_at > now_here + interval '2 seconds'
+        ) AS parked_later,
+        EXISTS (SELECT 1 FROM penstock.late_wakeups w) AS late_wakeup,
+        EXISTS (SELECT 1 FROM penstock.consumer_groups g WHERE g.enrolled_to IS NOT NULL) AS enrolling
+    INTO first;
+    swept_to := now_here - interval '2 seconds';
     -- In chunks, until enough was done: a chunk that is busy altogether must not hide those after it.
-    LOOP
+    WHILE first.timer <= now_here LOOP
+        swept_to := NULL;
         -- Most timers are of claims that were settled long ago: those go all at once, with their predecessors. Rows
         -- with a timer of their own wait for it: that keeps every claim as history for its lease time.
         WITH due AS MATERIALIZED (
@@ -76,70 +100,84 @@ BEGIN
         EXIT WHEN visited < max_rows OR woken + trimmed >= max_rows;
         after_due := timer.due_at;
     END LOOP;
-    -- A second look is due within milliseconds: one that seems to be due later was parked before the clock went back.
-    FOR timer IN
-        SELECT j.group_id, j.partition_id, j.version FROM penstock.journal j
-        WHERE j.state = 'p' AND j.due_at > now_here + interval '2 seconds'
-        ORDER BY j.due_at
-        LIMIT max_rows
-    LOOP
-        CONTINUE WHEN passing AND penstock.is_put_off('journal', timer.group_id, timer.partition_id, timer.version);
-        IF penstock.sweep_timer(timer.group_id, timer.partition_id, timer.version, 'p') THEN
-            woken := woken + 1;
-        END IF;
-        EXIT WHEN clock_timestamp() > until;
-    END LOOP;
-    visited := 0;
-    FOR held IN
-        SELECT c.* FROM penstock.claims c
-        WHERE c.due_at > since AND c.due_at <= now_here
-          AND NOT (passing AND penstock.is_put_off('claim', c.group_id, c.partition_id, c.lo))
-        ORDER BY c.due_at
-        LIMIT max_rows
-        FOR UPDATE SKIP LOCKED
-    LOOP
-        DELETE FROM penstock.claims c
-        WHERE c.group_id = held.group_id AND c.partition_id = held.partition_id AND c.lo = held.lo;
-        IF held.lease_id IS NULL THEN
-            PERFORM penstock.offer_range(held, held.lo, held.hi, held.attempt, held.first_error, held.last_error);
-        ELSE
-            PERFORM penstock.fail_range(held, NULL, 'the lease expired', 'lease expired', 0);
-        END IF;
-        woken := woken + 1;
-        visited := visited + 1;
-        ended := clock_timestamp() < until;
-        EXIT WHEN NOT ended;
-    END LOOP;
-    IF visited >= max_rows OR NOT ended THEN
-        swept_to := NULL;
+    IF first.parked_later THEN
+        FOR timer IN
+            SELECT j.group_id, j.partition_id, j.version FROM penstock.journal j
+            WHERE j.state = 'p' AND j.due_at > now_here + interval '2 seconds'
+            ORDER BY j.due_at
+            LIMIT max_rows
+        LOOP
+            CONTINUE WHEN passing AND penstock.is_put_off('journal', timer.group_id, timer.partition_id, timer.version);
+            IF penstock.sweep_timer(timer.group_id, timer.partition_id, timer.version, 'p') THEN
+                woken := woken + 1;
+            END IF;
+            EXIT WHEN clock_timestamp() > until;
+        END LOOP;
     END IF;
-    FOR timer IN
-        SELECT w.partition_id, w.base_offset FROM penstock.late_wakeups w
-        JOIN penstock.partitions p ON p.partition_id = w.partition_id
-        WHERE NOT (passing AND penstock.is_put_off('late_wakeup', 0, w.partition_id, w.base_offset))
-        LIMIT max_rows
-        FOR NO KEY UPDATE OF p SKIP LOCKED
-    LOOP
-        PERFORM penstock.wake_partitions(ARRAY[timer.partition_id], ARRAY[timer.base_offset]);
-        DELETE FROM penstock.late_wakeups w
-        WHERE w.partition_id = timer.partition_id AND w.base_offset = timer.base_offset;
-        woken := woken + 1;
-        EXIT WHEN clock_timestamp() > until;
-    END LOOP;
-    FOR timer IN
-        SELECT g.group_id FROM penstock.consumer_groups g
-        WHERE g.enrolled_to IS NOT NULL AND NOT (passing AND penstock.is_put_off('enrolment', g.group_id, 0, 0))
-        ORDER BY g.group_id
-    LOOP
-        enrolled := enrolled + penstock.enrol_partitions(timer.group_id, max_rows);
-    END LOOP;
-    SELECT least(
-        (SELECT j.due_at FROM penstock.journal j WHERE j.due_at > now_here AND j.due_at < soon ORDER BY j.due_at LIMIT 1),
-        (SELECT c.due_at FROM penstock.claims c WHERE c.due_at > now_here AND c.due_at < soon ORDER BY c.due_at LIMIT 1)
-    ) INTO next_due;
-    SELECT woken + p.published, least(sweep_together.next_due, p.next_due), CASE WHEN p.complete THEN swept_to END, p.published
-    INTO woken, next_due, swept_to, visited
-    FROM penstock.publish_scheduled(max_rows, since, soon, passing) p;
+    IF first.claim <= now_here THEN
+        visited := 0;
+        FOR held IN
+            SELECT c.* FROM penstock.claims c
+            WHERE c.due_at > since AND c.due_at <= now_here
+              AND NOT (passing AND penstock.is_put_off('claim', c.group_id, c.partition_id, c.lo))
+            ORDER BY c.due_at
+            LIMIT max_rows
+            FOR UPDATE SKIP LOCKED
+        LOOP
+            DELETE FROM penstock.claims c
+            WHERE c.group_id = held.group_id AND c.partition_id = held.partition_id AND c.lo = held.lo;
+            IF held.lease_id IS NULL THEN
+                PERFORM penstock.offer_range(held, held.lo, held.hi, held.attempt, held.first_error, held.last_error);
+            ELSE
+                PERFORM penstock.fail_range(held, NULL, 'the lease expired', 'lease expired', 0);
+            END IF;
+            woken := woken + 1;
+            visited := visited + 1;
+            ended := clock_timestamp() < until;
+            EXIT WHEN NOT ended;
+        END LOOP;
+        IF visited >= max_rows OR NOT ended THEN
+            swept_to := NULL;
+        END IF;
+    END IF;
+    IF first.late_wakeup THEN
+        FOR timer IN
+            SELECT w.partition_id, w.base_offset FROM penstock.late_wakeups w
+            JOIN penstock.partitions p ON p.partition_id = w.partition_id
+            WHERE NOT (passing AND penstock.is_put_off('late_wakeup', 0, w.partition_id, w.base_offset))
+            LIMIT max_rows
+            FOR NO KEY UPDATE OF p SKIP LOCKED
+        LOOP
+            PERFORM penstock.wake_partitions(ARRAY[timer.partition_id], ARRAY[timer.base_offset]);
+            DELETE FROM penstock.late_wakeups w
+            WHERE w.partition_id = timer.partition_id AND w.base_offset = timer.base_offset;
+            woken := woken + 1;
+            EXIT WHEN clock_timestamp() > until;
+        END LOOP;
+    END IF;
+    IF first.enrolling THEN
+        FOR timer IN
+            SELECT g.group_id FROM penstock.consumer_groups g
+            WHERE g.enrolled_to IS NOT NULL AND NOT (passing AND penstock.is_put_off('enrolment', g.group_id, 0, 0))
+            ORDER BY g.group_id
+        LOOP
+            enrolled := enrolled + penstock.enrol_partitions(timer.group_id, max_rows);
+        END LOOP;
+    END IF;
+    next_due := least(first.timer, first.claim, first.scheduled);
+    IF next_due <= now_here OR woken + enrolled > 0 THEN
+        SELECT least(
+            (SELECT j.due_at FROM penstock.journal j WHERE j.due_at > now_here AND j.due_at < soon ORDER BY j.due_at LIMIT 1),
+            (SELECT c.due_at FROM penstock.claims c WHERE c.due_at > now_here AND c.due_at < soon ORDER BY c.due_at LIMIT 1),
+            CASE WHEN first.scheduled > now_here THEN first.scheduled END
+        ) INTO next_due;
+    END IF;
+    visited := 0;
+    IF first.scheduled <= now_here THEN
+        SELECT woken + p.published, least(sweep_together.next_due, p.next_due), CASE WHEN p.complete THEN swept_to END, p.published
+        INTO woken, next_due, swept_to, visited
+        FROM penstock.publish_scheduled(max_rows, since, soon, passing) p;
+    END IF;
     -- A reader with positions of its own may have noted the offset of what was published: that must not be undone. Timers
     -- that were put off come later, and may publish, too.
     IF NOT durable AND visited = 0 AND NOT passing THEN
