@@ -70,11 +70,6 @@ class ClaimedMessages:
         return sum(claim.size for claim in self.claims)
 
     @property
-    def largest(self) -> int:
-        """How many bytes the largest of its claims has."""
-        return max(claim.size for claim in self.claims)
-
-    @property
     def lease_left(self) -> float:
         """How many seconds its lease lasts, whatever time this machine's clock shows."""
         until = min((claim.lease_until for claim in self.claims if claim.lease_until), default=None)

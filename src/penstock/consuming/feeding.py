@@ -78,7 +78,7 @@ class Feeder:
         self._leases = Leases(self._prefetched, source, renewals, wanted.lease)
         self._waiter: Waiter | None = None
         self._closing = False
-        self._hurried = False
+        self._ending = False
         self._signal = Signal()
         self._background = Background(self._work, "penstock-feeder")
 
@@ -117,7 +117,7 @@ class Feeder:
     def close(self, error: BaseException | None = None) -> None:
         """Claim no more, give back what waits, and send all acks; with an error, which consumers raise, soon."""
         if error is not None:
-            self._hurried = True
+            self._ending = True
             self._prefetched.fail(error)
         self._closing = True
         self._signal.give()
@@ -279,8 +279,8 @@ class Feeder:
                 self._acknowledge(self._prefetched.take_done())
             except PenstockError as error:
                 tries += 1
-                hurried = self._hurried or (self._stop is not None and self._stop.is_set())
-                if is_outage(error) and (tries == 1 or not hurried):
+                ending = self._ending or (self._stop is not None and self._stop.is_set())
+                if is_outage(error) and (tries == 1 or not ending):
                     self._signal.wait(outage.pause(error), None)
                 elif given_up := self._prefetched.take_done():
                     log.warning("%s could not be acknowledged, and come again when their leases end", given_up)

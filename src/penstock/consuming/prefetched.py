@@ -51,7 +51,7 @@ class Prefetched(Generic[B]):
         self._waiting: deque[B] = deque()
         self._messages = 0
         self._bytes = 0
-        # The largest claim of the last pop that found something.
+        # The size of the largest batch of the last pop that found something.
         self._largest: int | None = None
         # All whose leases are renewed: those that wait, and those that were handed out.
         self._held: dict[B, None] = {}
@@ -161,7 +161,7 @@ class Prefetched(Generic[B]):
                 self._held[batch] = None
                 self._messages += len(batch.messages)
                 self._bytes += batch.size
-            self._largest = max(batch.largest for batch in batches)
+            self._largest = max(batch.size for batch in batches)
             if len(self._askers) <= len(batches):
                 self._look_wanted = False
             for asker, _ in zip(self._askers, batches, strict=False):
