@@ -112,10 +112,16 @@ class Target(NamedTuple):
 
 
 TARGETS = (
-    Target(1, "penstock", "before", 2.5),
-    Target(1, "penstock", "plain", 1.0),
-    Target(100, "penstock", "before", 2.0),
-    Target(100, "penstock", "plain", 2.0),
+    *(
+        target
+        for way in ("penstock", "prefetch")
+        for target in (
+            Target(1, way, "before", 2.5),
+            Target(1, way, "plain", 1.0),
+            Target(100, way, "before", 2.0),
+            Target(100, way, "plain", 2.0),
+        )
+    ),
     Target(1, "relaxed", "plain", 1.5),
     Target(0, "penstock", "insert", 0.9),
 )
