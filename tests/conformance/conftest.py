@@ -173,7 +173,7 @@ THROUGH_RECORDER = {
 }
 EVERY_OPERATION = {
     *("delayed", "first_use", "operating", "pushing", "queues", "transactions"),
-    *("groups_dead_letters", "groups_operating", "groups_seeking", "groups_transactions"),
+    *("groups_dead_letters", "groups_operating", "groups_prefetch", "groups_seeking", "groups_transactions"),
 }
 # `make conformance` adds these, and runs all tests with all ways.
 OTHERS = {

@@ -26,6 +26,7 @@ def test_a_group_says_what_waits_and_what_is_held(api: Any, mode: str) -> None:
     bury(api, "q", "g")
     api.pop("q", "g", partition="b").nack(6 - 5)
     batch = api.pop("q", "g", partition="a", max_messages=2)
+    until(lambda: api.sweep() and not api.groups("q")[0].enrolling)
     (info,) = api.groups("q")
     assert (info.queue, info.name, info.mode, info.subscription, info.enrolling) == ("q", "g", mode, "all", False)
     assert info.config == {"max_attempts": 1, "delay": 0}

@@ -14,6 +14,7 @@ DEFAULTS = {
     "backoff_max": 300,
     "delay": 0,
     "quiet_period": 0,
+    "durable_acks": True,
     "retention_time": None,
     "retention_bytes": None,
     "retention_rule": "keep_until_consumed",
