@@ -48,10 +48,10 @@ def test_no_more_messages_are_claimed_than_it_was_told(api: Any, mode: str) -> N
     fill(api, mode, partitions=12, each=1)
     for batch in api.consume("q", "g", prefetch=4, max_messages=1):
         assert len(batch) == 1
-        # One in hand, and four that wait.
-        until(lambda: len(api.claims("q")) == 5)
+        # One in hand, and up to four that wait; they are filled up again when half of them are taken.
+        until(lambda: len(api.claims("q")) > 2)
         for _ in range(20):
-            assert len(api.claims("q")) == 5
+            assert 2 < len(api.claims("q")) <= 5
         break
 
 

@@ -74,7 +74,9 @@ class Penstock:
             "SELECT (SELECT count(*) FROM penstock.queues), (SELECT count(*) FROM penstock.partitions),"
             " (SELECT count(*) FROM penstock.segments), (SELECT coalesce(sum(s.count), 0) FROM penstock.segments s),"
             " (SELECT count(*) FROM penstock.consumer_groups), (SELECT count(*) FROM penstock.dead_letters),"
-            " (SELECT count(*) FROM penstock.claims), (SELECT max(j.version) FROM penstock.journal j),"
+            " (SELECT count(*) FROM penstock.claims),"
+            # What is done of each partition: a sweep in the background changes other things of the journal.
+            " ARRAY(SELECT max(j.committed) FROM penstock.journal j GROUP BY j.group_id, j.partition_id ORDER BY 1),"
             " (SELECT count(*) FROM penstock.scheduled), (SELECT count(*) FROM penstock.dedupe_ids),"
             " (SELECT count(*) FROM penstock.stages)"
         ).fetchone()

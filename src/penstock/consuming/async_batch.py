@@ -20,8 +20,9 @@ from penstock.errors import LeaseLost, PenstockError
 
 log = logging.getLogger("penstock.consumer")
 
-# Runs an operation, as the transport does that the batch was popped through.
-AsyncRun = Callable[[Operation[Any]], Awaitable[Any]]
+# Runs an operation, as the transport does that the batch was popped through; a second argument limits how long it
+# waits for a connection.
+AsyncRun = Callable[..., Awaitable[Any]]
 # Sleeps, and says whether the consumer has been told to stop.
 AsyncSleep = Callable[[float], Awaitable[bool]]
 AsyncOnError = Callable[[Any, BaseException], Awaitable[object]]
@@ -37,23 +38,31 @@ class AsyncBatch(ClaimedMessages):
         self._run = run
         self._sleep: AsyncSleep | None = None
         self._on_error: AsyncOnError | None = None
+        self._give_up_after: float | None = None
 
-    def settle_through_outages(self, sleep: AsyncSleep, on_error: AsyncOnError | None) -> None:
-        """Settle it through outages from now on, for as long as its lease lasts, as a loop does that must not end."""
+    def settle_through_outages(
+        self, sleep: AsyncSleep, on_error: AsyncOnError | None, give_up_after: float | None = None
+    ) -> None:
+        """Settle it through outages from now on, as a loop does that must not end.
+
+        It is tried for as long as its lease lasts, but not longer than `give_up_after`.
+        """
         self._sleep = sleep
         self._on_error = on_error
+        self._give_up_after = give_up_after
 
-    async def _run_checked(self, operation: Operation[Any]) -> Any:
-        return self._checked(operation, await self._run(operation))
+    async def _run_checked(self, operation: Operation[Any], within: float | None = None) -> Any:
+        limits = () if within is None else (within,)
+        return self._checked(operation, await self._run(operation, *limits))
 
     async def _run_through_outages(self, operation: Operation[Any]) -> Any:
         """Run an operation; where the batch is one of a loop, through an outage."""
         if self._sleep is None:
             return await self._run_checked(operation)
-        outage, stopped = Outage(f"settle {self}"), False
+        outage, stopped = Outage(f"settle {self}", self._give_up_after), False
         while True:
             try:
-                done = await self._run_checked(operation)
+                done = await self._run_checked(operation, outage.left())
             except LeaseLost:
                 raise
             except PenstockError as error:

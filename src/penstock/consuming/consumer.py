@@ -131,7 +131,7 @@ class Consumer:
                 if batch is None:
                     return
                 log.debug("took %s", batch)
-                batch.settle_through_outages(sleep, hook)
+                batch.settle_through_outages(sleep, hook, give_up)
                 batch.defers = defer_acks
                 try:
                     with self._renewals.keep(batch, lease):
@@ -484,9 +484,9 @@ class Consumer:
         except LeaseLost as lost:
             log.warning("%s", lost)
 
-    def settle(self, operation: Operation[Any]) -> Any:
-        """Run what a batch settles itself with."""
-        done = self._transport.run(operation)
+    def settle(self, operation: Operation[Any], within: float | None = None) -> Any:
+        """Run what a batch settles itself with, waiting so long for a connection."""
+        done = self._transport.run(operation, within)
         # Given back, or failed: it may be ready again, now or in a while.
         self._waits.stir(look=not isinstance(operation, Ack | Renew))
         return done
