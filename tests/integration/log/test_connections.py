@@ -32,6 +32,7 @@ class Proxy:
         self._target = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
         self._flowing = threading.Event()
         self._flowing.set()
+        self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.dsn = make_conninfo(dsn, host="127.0.0.1", port=self._server.getsockname()[1], sslmode="disable")
@@ -44,7 +45,6 @@ class Proxy:
         """Break all connections and take no new ones, until so many seconds have passed."""
         host, port = self._server.getsockname()
         self.close()
-        self._sockets.clear()
 
         def come_back() -> None:
             self._server = socket.create_server((host, port))
@@ -56,19 +56,28 @@ class Proxy:
 
     def close(self) -> None:
         self._flowing.set()
-        for one in [self._server, *self._sockets]:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        with self._lock:
+            for one in [self._server, *self._sockets]:
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+                one.close()
+            self._sockets.clear()
 
     def _accept(self) -> None:
+        server = self._server
         with suppress(OSError):
             while True:
-                near, _ = self._server.accept()
+                near, _ = server.accept()
                 family = socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET
                 far = socket.socket(family)
                 far.connect(self._target)
-                self._sockets += [near, far]
+                with self._lock:
+                    if server.fileno() == -1:
+                        # Closed meanwhile, and these two with it.
+                        near.close()
+                        far.close()
+                        return
+                    self._sockets += [near, far]
                 for source, sink in ((near, far), (far, near)):
                     threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
 

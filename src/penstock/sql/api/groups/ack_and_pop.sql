@@ -95,8 +95,8 @@ DECLARE
     given          integer := 0;
     vain           integer := 0;
 BEGIN
-    -- Each statement here costs as much as the insert of a row, and each expression a tenth: hence so few of them on the
-    -- way of the commonest call, and so much in one.
+    -- Each statement here costs as much as the insert of a row: hence so few of them on the way of the commonest call, and
+    -- so much in one.
     -- A lease_time of null is the group's; of the others each must be a number, or there would be no end.
     IF (
         max_messages > 0 AND max_partitions > 0 AND max_bytes > 0 AND coalesce(lease_time, 1) > 0

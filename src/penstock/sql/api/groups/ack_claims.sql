@@ -10,8 +10,7 @@
 -- `durable_acks` is false for all of the groups. Only for a caller who does nothing else in it.
 -- Returns: for each entry, in the order given, whether it was acknowledged.
 -- Calls: require_read_committed, use_lock_timeout, end_claim, ack_shared, ack_mixed, lock_newest, newest_state, newest_segment.
--- Tables: queues, consumer_groups, partitions, segments (read), journal (lock, insert,
--- delete), ready (insert), claims (delete).
+-- Tables: queues, consumer_groups, partitions (read), journal (lock, insert, delete), ready (insert), claims (delete).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.ack_claims(
     group_ids     integer[],

@@ -14,7 +14,7 @@
 -- first_use - false: a queue or group that does not exist, or cannot be popped, has nothing to give.
 -- Returns: for each claim one row per slice. `claimed_from` is where the claim begins, `entry_seq` which ready list entry
 -- it had, `entry_level` which of the priorities, `shared` the group's mode.
--- Calls: ack_and_pop, which does the work. Tables: none of its own.
+-- Calls: ack_and_pop. Tables: none of its own.
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.pop_claims(
     queue_name     text,

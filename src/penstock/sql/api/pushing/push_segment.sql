@@ -34,7 +34,7 @@ DECLARE
     target record;
     asleep boolean;
 BEGIN
-    -- A look at a table here costs as much as the insert of a row, and each expression a tenth: hence so few of them.
+    -- A look at a table here costs as much as the insert of a row: hence so few of them.
     -- What is out of the ordinary goes to push_segments.
     IF current_setting('transaction_isolation') <> 'read committed'
         OR current_setting('penstock.lock_timeout', true) <> ''

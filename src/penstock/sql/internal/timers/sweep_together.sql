@@ -8,7 +8,7 @@
 -- Parameters: max_rows, since and durable as in sweep; passing - whether to skip timers that were postponed.
 -- Returns: as sweep.
 -- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions, publish_scheduled, is_put_off.
--- Tables: journal, claims, late_wakeups (delete), partitions (lock), consumer_groups (read).
+-- Tables: journal, claims, late_wakeups (delete), partitions (lock), consumer_groups, scheduled (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_together(
     max_rows integer, since timestamptz, passing boolean, durable boolean,
     OUT woken integer, OUT trimmed integer, OUT enrolled integer, OUT next_due timestamptz, OUT swept_to timestamptz
