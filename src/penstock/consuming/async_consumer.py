@@ -443,11 +443,6 @@ class AsyncConsumer:
         self._sweeper.ensure()
         return AsyncBatch(wanted.queue, wanted.group, claims, self.settle, asked_at)
 
-    async def _claim(self, done: AsyncBatch | None, wanted: Pop, outage: Outage | None) -> list[Claim]:
-        if done is not None:
-            return await self._ack_and_pop(done, wanted, outage)
-        return await self._transport.run(wanted, _left(outage))
-
     async def _ack_and_pop(self, done: AsyncBatch, wanted: Pop, outage: Outage | None) -> list[Claim]:
         """Acknowledge a batch and pop, in one call; where that fails, one after the other."""
         acks = done.undeferred()

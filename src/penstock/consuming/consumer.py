@@ -442,11 +442,6 @@ class Consumer:
         self._sweeper.ensure()
         return Batch(wanted.queue, wanted.group, claims, self.settle, asked_at)
 
-    def _claim(self, done: Batch | None, wanted: Pop, outage: Outage | None) -> list[Claim]:
-        if done is not None:
-            return self._ack_and_pop(done, wanted, outage)
-        return self._transport.run(wanted, _left(outage))
-
     def _ack_and_pop(self, done: Batch, wanted: Pop, outage: Outage | None) -> list[Claim]:
         """Acknowledge a batch and pop, in one call; where that fails, one after the other."""
         acks = done.undeferred()

@@ -45,8 +45,8 @@ def resync(connection: Connection) -> int:
     [
         ([IDLE_WITH_WORK], "work_not_ready"),
         ([PLACES_LOST], "ready_without_entry"),
-        ([PLACES_OF_NOBODY], "places_of_nobody"),
-        ([LEVEL_LOST], "places_at_unknown_priority"),
+        ([PLACES_OF_NOBODY], "entries_of_nobody"),
+        ([LEVEL_LOST], "entries_at_unknown_priority"),
         ([ALL_LOST, PLACES_LOST], "work_not_taken_up"),
     ],
     ids=["idle with work", "places lost", "places of nobody", "level lost", "all lost"],
@@ -77,7 +77,7 @@ def test_resync_gives_a_queue_the_priorities_of_its_partitions_and_of_ranges_bac
     claim = must_pop(sql, most=3)
     assert nack(sql, claim) == "retry"
     sql.execute("UPDATE penstock.queues SET priorities = '{0}'")
-    assert set(violations(sql)) == {"places_at_unknown_priority"}
+    assert set(violations(sql)) == {"entries_at_unknown_priority"}
     assert pop(sql) is None
     resync(sql)
     assert violations(sql) == {}

@@ -163,7 +163,7 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
     (
         "an entry is where nobody looks",
         ["UPDATE penstock.ready SET priority = 77"],
-        {"places_at_unknown_priority"},
+        {"entries_at_unknown_priority"},
     ),
     (
         "a journal is of no group",
@@ -206,7 +206,7 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
             "INSERT INTO penstock.ready (group_id, priority, seq, partition_id)"
             " SELECT group_id, 0, 77777777, partition_id FROM penstock.consumer_groups, penstock.partitions LIMIT 1"
         ],
-        {"places_of_nobody"},
+        {"entries_of_nobody"},
     ),
     ("two ranges overlap", [f"UPDATE penstock.claims SET hi = hi + 1 WHERE {HELD}"], {"ranges_out_of_order"}),
     (

@@ -152,13 +152,13 @@ AS $$
         SELECT 1 FROM penstock.ready y WHERE y.group_id = n.group_id AND y.seq = n.ready_seq
     )
     UNION ALL
-    SELECT 'places_of_nobody', count(*), 'a ready list entry that no journal knows' FROM penstock.ready y
+    SELECT 'entries_of_nobody', count(*), 'a ready list entry that no journal knows' FROM penstock.ready y
     WHERE y.lo IS NULL AND NOT EXISTS (
         SELECT 1 FROM newest n
         WHERE n.group_id = y.group_id AND n.partition_id = y.partition_id AND n.state = 'r' AND n.ready_seq = y.seq
     )
     UNION ALL
-    SELECT 'places_at_unknown_priority', count(*), 'a ready list entry at a priority that its queue does not know'
+    SELECT 'entries_at_unknown_priority', count(*), 'a ready list entry at a priority that its queue does not know'
     FROM penstock.ready y
     JOIN penstock.consumer_groups g ON g.group_id = y.group_id
     JOIN penstock.queues q ON q.queue_id = g.queue_id
