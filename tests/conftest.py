@@ -4,8 +4,13 @@ A test that changes functions, tables or roles takes the first; all others take 
 Run by several processes, a file stays with one of them, and so do all tests of the shared Spark, which begin first.
 """
 
+import faulthandler
+import os
+import signal
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -17,13 +22,41 @@ from psycopg.sql import SQL, Identifier
 
 import java
 from databases import Connection, Connections, empty
-from penstock import Client
+from penstock import Client, tracing
 from penstock import sql as schema
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the conformance suite be run in full, which takes minutes more: `make conformance`."""
+    """Let what takes minutes more be run in full: `make conformance` and `make chaos-flows`."""
     parser.addoption("--every-way", action="store_true", help="run all of tests/conformance through every way in")
+    parser.addoption("--kills", type=int, default=1, help="how often a flow is killed in the middle of its epochs")
+
+
+# What a test may take beyond its time limit before its process is ended, with a traceback of every thread.
+GRACE = 60
+# The standard error of the process itself, which no test captures.
+STDERR = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End a process that hangs: the time limit raises in the main thread once, and what clears up may wait for ever."""
+    marker = item.get_closest_marker("timeout")
+    limit = marker.args[0] if marker is not None else float(item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=STDERR)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_unconfigure() -> None:
+    """Bound the end of a process, too."""
+    faulthandler.dump_traceback_later(GRACE, exit=True, file=STDERR)
+
+
+# What has failed so far, a line each: seen also when a run ends before its summary.
+FAILED = Path(__file__).parent.parent / ".pytest_cache" / "failed"
 
 
 def pytest_configure() -> None:
@@ -32,13 +65,106 @@ def pytest_configure() -> None:
     # How long an example takes says how busy the machine is.
     hypothesis.settings.register_profile("penstock", deadline=None)
     hypothesis.settings.load_profile("penstock")
+    # A shell that starts the tests in the background lets them ignore Ctrl-C, and so would all that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if _is_first_process():
+        FAILED.parent.mkdir(exist_ok=True)
+        FAILED.write_text("")
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Take note of each failure when it is known."""
+    if report.failed and _is_first_process():
+        crash = getattr(report.longrepr, "reprcrash", None)
+        why = (report.longreprtext if crash is None else str(crash.message)).partition("\n")[0]
+        with FAILED.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{report.nodeid} ({report.when}, {report.duration:.0f} s): {why[:100]}\n")
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    """Take note that the run came to its end, and how."""
+    if _is_first_process():
+        with FAILED.open("a") as file:
+            file.write(f"ended with {int(exitstatus)}\n")
+
+
+def _is_first_process() -> bool:
+    return "PYTEST_XDIST_WORKER" not in os.environ
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that all processes end together: with Spark, and what starts its own."""
+    for item in items:
+        if item.nodeid.startswith(LONG):
+            item.add_marker("long")
     items.sort(key=lambda item: (_rank(item.nodeid), item.nodeid.startswith(CHECKS_OTHERS)))
 
 
+# What takes long, by itself or as a file: `make test-long` runs it, and `make test` does not.
+FLOWS = "tests/spark/flows/test_flows.py::test_"
+EXAMPLES = "tests/docs/test_examples.py::test_every_example_of_the_page_runs"
+LONG = (
+    "tests/acceptance/test_bench.py",
+    "tests/acceptance/test_burst.py",
+    "tests/acceptance/test_cli_services.py::test_the_demo_ends_with",
+    "tests/acceptance/test_cli_up.py::test_up_takes_the_access_options",
+    "tests/acceptance/test_demo.py::test_the_demo_shows",
+    "tests/chaos/",
+    "tests/conformance/test_repeated_pushes.py",
+    "tests/docs/test_examples.py::test_every_other_file_of_examples_runs_by_itself[demo",
+    "tests/docs/test_examples.py::test_every_other_file_of_examples_runs_by_itself[totals",
+    f"{EXAMPLES}[docs/howto/archive-and-backfill",
+    f"{EXAMPLES}[docs/howto/flows",
+    f"{EXAMPLES}[docs/howto/from-kafka-spark",
+    f"{EXAMPLES}[docs/howto/schedules",
+    f"{EXAMPLES}[docs/howto/secure-the-gateway",
+    f"{EXAMPLES}[docs/howto/spark",
+    f"{EXAMPLES}[docs/howto/test-your-code",
+    f"{EXAMPLES}[docs/operations/deployment",
+    f"{EXAMPLES}[docs/reference/cli",
+    f"{EXAMPLES}[docs/reference/spark",
+    "tests/integration/embedded/test_crashes.py",
+    "tests/integration/embedded/test_outages.py",
+    "tests/integration/gateway/test_robustness.py::test_sigterm_under_load",
+    "tests/integration/log/test_merging.py::test_a_backlog_becomes_several_segments",
+    "tests/integration/warm/test_bursts.py::test_a_burst_goes_cold_once_and_drains_in_order[50000",
+    "tests/integration/warm/test_faults.py",
+    "tests/integration/workers/test_killing.py",
+    "tests/page/test_window.py::test_a_gateway_that_hangs",
+    "tests/page/test_window.py::test_an_open_page_costs",
+    "tests/spark/flows/test_evil.py",
+    "tests/spark/flows/test_kills.py",
+    "tests/spark/flows/test_poison.py",
+    f"{FLOWS}a_flow_is_tested_on_a_few_rows",
+    f"{FLOWS}a_changed_flow",
+    f"{FLOWS}a_flow_that_fails_restarts_alone",
+    f"{FLOWS}a_flow_that_starts_with_the_latest",
+    f"{FLOWS}a_flow_whose_messages_are_gone",
+    f"{FLOWS}a_header_named_as_that_of_redriven_pairs",
+    f"{FLOWS}a_message_at_which_a_step_fails",
+    f"{FLOWS}a_pair_that_fails",
+    f"{FLOWS}a_row_that_fails",
+    f"{FLOWS}a_running_flow_pauses",
+    f"{FLOWS}a_second_supervisor",
+    f"{FLOWS}a_step_may_raise",
+    f"{FLOWS}an_epoch_that_fails_at_any_step",
+    f"{FLOWS}dead_letters_of_archived_messages",
+    f"{FLOWS}files_come_in",
+    f"{FLOWS}messages_that_kill_or_garble",
+    f"{FLOWS}redriven_dead_letters",
+    f"{FLOWS}two_sources_make_a_join",
+    f"{FLOWS}windows_over",
+    "tests/spark/test_archive.py",
+    "tests/spark/test_bench.py",
+    "tests/spark/test_edges.py",
+    "tests/spark/test_evil.py",
+    "tests/spark/test_kills.py",
+    "tests/spark/test_recovery.py",
+    "tests/spark/test_rollup.py",
+    "tests/spark/test_streaming.py",
+    "tests/spark/test_workers.py::test_items_are_handled_once",
+    "tests/stateful/",
+)
 LONGEST = ("tests/acceptance/test_bench.py", "tests/docs/test_examples.py")
 # After all others of its process.
 CHECKS_OTHERS = "tests/conformance/test_recorded.py"
@@ -46,9 +172,11 @@ CHECKS_OTHERS = "tests/conformance/test_recorded.py"
 
 def _rank(nodeid: str) -> int:
     process = _process_of(nodeid)
-    if process == "spark":
+    if process in ("flows", "spark"):
         return 0
-    return 1 if process.startswith(("tests/spark/", *LONGEST)) else 2 if process == "recorded" else 3
+    return (
+        1 if process == "page" or process.startswith(("tests/spark/", *LONGEST)) else 2 if process == "recorded" else 3
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,6 +187,20 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.longrepr is not None and _writable(why := str(report.longrepr)) != why:
         report.longrepr = _writable(why)
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests did not run for want of a browser, and how to get one."""
+    needs = [
+        report
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple) and "needs Chromium" in report.longrepr[2]
+    ]
+    if needs:
+        terminalreporter.write_sep(
+            "!", f"{len(needs)} tests of the page did not run: there is no Chromium", yellow=True
+        )
+        terminalreporter.write_line("Install it with `apt-get install chromium`, or set PENSTOCK_CHROMIUM to its path.")
 
 
 def _writable(text: str) -> str:
@@ -79,8 +221,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def _process_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file.startswith("tests/spark/"):
-        # Those that kill a Spark have one of their own.
-        return nodeid if file.endswith("kills.py") else "spark"
+        # Those that kill a Spark have one of their own. Long ones of flows share another: one would be busy longest.
+        if file.endswith("kills.py"):
+            return nodeid
+        return "flows" if "/flows/" in file and nodeid.startswith(LONG) else "spark"
+    if file.startswith("tests/page/"):
+        return "page"
     # One test checks what all others sent through a recorder.
     return "recorded" if file.startswith("tests/conformance/") and "recorded" in nodeid else file
 
@@ -116,6 +262,18 @@ def cleaner(shared_dsn: str) -> Iterator[Connection]:
     """Who empties the shared database."""
     with psycopg.connect(shared_dsn, autocommit=True) as connection:
         yield connection
+
+
+@pytest.fixture
+def untraced() -> Iterator[None]:
+    """Tracing, which is of a whole process, ends with the test: others of the process would push its headers, too."""
+    yield
+    tracing._tracer = None
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if trace is not None:
+        # OpenTelemetry has no other way to set a provider a second time.
+        trace._TRACER_PROVIDER = None
+        trace._TRACER_PROVIDER_SET_ONCE._done = False
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ NAMES = {
 MODULES = {
     "penstock.consuming.tasks": "penstock.consuming.threads",
     "penstock.consuming.worker_tasks": "penstock.consuming.worker_threads",
+    "penstock.http.streams": "penstock.http.sockets",
 }
 
 # `asyncio.to_thread(f, x)` becomes `f(x)`. What else is used of asyncio must be here, or be marked.

@@ -87,6 +87,12 @@ OPTIONS = (
         _embedded,
         lambda: "auto",
     ),
+    Option(
+        "valkey_url",
+        "address of Valkey, valkey://…, or none; unset: the embedded one beside an embedded server, else none",
+        str.strip,
+        lambda: None,
+    ),
     Option("timeout", "limit for one call, in seconds", _seconds, lambda: 30.0),
     Option("connect_timeout", "seconds to wait for a connection", _seconds, lambda: 10.0),
     Option("pool_size", "maximum number of connections of a client", _count, lambda: 8),
@@ -97,9 +103,17 @@ OPTIONS = (
     Option("pending_check", "on: idle consumers call has_pending_messages before they pop", _switch, lambda: True),
     Option(
         "notify",
-        "on: pushes notify waiting consumers of other processes with NOTIFY; unset: unless a pooler is in between",
+        "on: pushes notify waiting consumers of other processes, through Valkey or with NOTIFY; unset: unless there is "
+        "no Valkey, and a pooler in between",
         _switch,
         lambda: None,
+    ),
+    Option("metrics", "on: a client reports what it pushes and handles, and how it fares", _switch, lambda: True),
+    Option(
+        "tracing",
+        "on: pushes and handlers are OpenTelemetry spans, joined through message headers; needs penstock[otel]",
+        _switch,
+        lambda: False,
     ),
 )
 
@@ -121,6 +135,7 @@ class Settings:
     url: str | None = field(repr=False)
     home: Path
     embedded: str
+    valkey_url: str | None = field(repr=False)
     timeout: float
     connect_timeout: float
     pool_size: int
@@ -128,6 +143,8 @@ class Settings:
     pop_batching: bool
     pending_check: bool
     notify: bool | None
+    metrics: bool
+    tracing: bool
     origins: tuple[Setting, ...]
 
     def is_default(self, name: str) -> bool:

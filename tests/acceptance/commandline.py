@@ -179,12 +179,24 @@ class Running:
         assert process.stdin is not None
         assert process.stdout is not None
         self.process = process
+        # What was read of its standard error.
+        self.said = ""
         self.stdin = process.stdin
         self.stdout = process.stdout
 
     def line(self) -> str:
         """Wait for its next line."""
         return self.stdout.readline().decode().rstrip("\n")
+
+    def remark(self, begin: str) -> str:
+        """Wait for a line of its standard error that begins like this; return the rest of it."""
+        assert self.process.stderr is not None
+        for line in iter(self.process.stderr.readline, b""):
+            text = line.decode()
+            self.said += text
+            if text.startswith(begin):
+                return text.removeprefix(begin).rstrip("\n")
+        raise AssertionError(f"it never said {begin!r}, but {self.said}")
 
     def end(self, number: signal.Signals) -> Result:
         """Send it a signal and wait for its end."""

@@ -17,8 +17,11 @@ import pytest
 from penstock.bench.consume import plan as consume_plan
 from penstock.bench.consume import report as consume_report
 from penstock.bench.consume.run import run as run_consume
+from penstock.bench.gateway import report as gateway_report
+from penstock.bench.jobs import report as jobs_report
 from penstock.bench.latency import report as latency_report
 from penstock.errors import PenstockError
+from valkeys import valkey_server
 
 ROOT = Path(__file__).parents[2]
 SMALL = consume_plan.QUICK._replace(
@@ -104,7 +107,13 @@ def test_a_run_of_consume_measures_every_contender_and_judges_every_target_that_
     assert set(pushing.samples) == {"penstock", "before", "insert"}
     assert len(consuming) == 4
     for result in consuming:
-        assert set(result.samples) - {"relaxed"} == {"penstock", "prefetch", "pop + ack", "before", "plain"}
+        assert set(result.samples) - {"relaxed", "relaxed + prefetch"} == {
+            "penstock",
+            "prefetch",
+            "pop + ack",
+            "before",
+            "plain",
+        }
         assert all(rate > 0 for rates in result.samples.values() for rate in rates)
     assert {"ack_and_pop", "ack_claims"} <= {function.name for function in report.breakdown.functions}
     judged = 2 * 8 + 1 + (0 if report.remarks else 2)
@@ -148,16 +157,29 @@ def test_a_run_of_consume_that_is_interrupted_drops_its_databases_and_ends_its_w
 
 def test_a_run_of_latency_measures_every_contender_at_every_rate(penstock_dsn: str, tmp_path: Path) -> None:
     before = databases(penstock_dsn)
-    report = latency_report.run(penstock_dsn, latency_report.Plan(((50, 0.2),), 1), lambda step: None)
+    with valkey_server() as server:
+        plan = latency_report.Plan(((50, 0.2),), 1)
+        report = latency_report.run(penstock_dsn, plan, lambda step: None, server.url())
 
     (result,) = report.results
-    assert set(result.samples) == {"round trip", "one way", "default", "notify on", "notify off"}
+    assert set(result.samples) == {"round trip", "one way", "stored", "default", "notify on", "notify off", "valkey"}
     for (turn,) in result.samples.values():
         assert len(turn) == 10
         assert all(milliseconds > 0 for milliseconds in turn)
-    assert len(latency_report.verdicts(report)) == 2
+    assert len(latency_report.verdicts(report)) == 4
     latency_report.save(report, tmp_path)
     assert "p50 ms" in (tmp_path / "latency.md").read_text()
+    assert databases(penstock_dsn) == before
+
+
+def test_a_run_of_the_gateway_measures_requests_beside_a_constant_answer(penstock_dsn: str, tmp_path: Path) -> None:
+    before = databases(penstock_dsn)
+    report = gateway_report.run(penstock_dsn, gateway_report.Plan(4, 0.3, 1, 10, 5, 0.5), lambda step: None)
+
+    assert {name: len(rates) for name, rates in report.samples.items()} == {"constant": 1, "push": 1, "pop + ack": 1}
+    assert all(rate > 0 for rates in report.samples.values() for rate in rates)
+    gateway_report.save(report, tmp_path)
+    assert "× constant" in (tmp_path / "gateway.md").read_text()
     assert databases(penstock_dsn) == before
 
 
@@ -166,3 +188,29 @@ def databases(dsn: str) -> set[str]:
     with psycopg.connect(dsn) as connection:
         rows = connection.execute("SELECT datname FROM pg_database WHERE datname LIKE 'penstock_bench%'").fetchall()
     return {name for (name,) in rows}
+
+
+def test_workers_are_measured_beside_the_others_on_one_server(dsn: str) -> None:
+    plan = jobs_report.QUICK._replace(
+        seconds=0.3, jobs={"penstock": 300_000, "procrastinate": 3_000, "pgqueuer": 12_000}, latencies=3
+    )
+    report = jobs_report.run(dsn, plan, lambda step: None)
+    (found,) = report.throughput
+    assert all(found.medians[name] > 0 for name in ("penstock", "procrastinate", "pgqueuer"))
+    assert {name: len(each) for name, each in report.latency.samples.items()} == dict.fromkeys(found.samples, 3)
+    assert [verdict.promise.split(":")[0] for verdict in jobs_report.verdicts(report)] == ["1 workers", "push → start"]
+    text = "\n".join(jobs_report.lines(report))
+    assert "fsync" in text
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("SELECT 1 FROM pg_database WHERE datname LIKE 'penstock_bench_%'").fetchall() == []
+
+
+def test_a_soak_says_how_much_memory_the_gateway_has(penstock_dsn: str, tmp_path: Path) -> None:
+    done = bench("gateway", "--soak", "8", "--json", "--url", penstock_dsn, "--save", str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["requests"] > 0
+    assert len(report["memory"]) > 2
+    assert min(report["memory"]) > 10 << 20
+    assert "growth of the gateway's memory" in (tmp_path / "gateway-soak.md").read_text()

@@ -31,9 +31,9 @@ def test_groups_are_listed(penstock: CommandLine, client: Client) -> None:
     assert client.pop("orders", "billing", max_messages=2) is not None
     rows = penstock("groups").rows
     assert rows[0][:8] == ["orders", "billing", "ordered", "3", "1", "0", "1", "0"]
-    assert rows[0][10:] == ["0", "no"]
+    assert rows[0][10:] == ["0", "no", "3", "no", "-", "-"]
     assert int(rows[0][9]) < 30
-    assert rows[1] == ["other", "mailer", "shared", "0", "0", "0", "0", "0", "-", "-", "0", "no"]
+    assert rows[1] == ["other", "mailer", "shared", "0", "0", "0", "0", "0", "-", "-", "0", "no", "0", "no", "-", "-"]
     [info] = penstock("groups", "orders", "--json").objects
     assert (info["lag"], info["depth"], info["settings"]["lease_time"]) == (3, 1, 300)
     assert "no queue" in penstock("groups", "nope", code=3).stderr
@@ -67,6 +67,24 @@ def test_a_group_is_created_configured_and_deleted(penstock: CommandLine, client
     assert penstock("group", "delete", "orders", "mailer", "--yes").text == "deleted group mailer of queue orders\n"
     assert client.groups() == []
     assert penstock("group", "delete", "orders", "mailer", "--yes", code=3).stderr.count("\n") == 1
+
+
+def test_a_group_is_paused_and_resumed(penstock: CommandLine, client: Client) -> None:
+    client.create_group("orders", "billing")
+    client.push("orders", b"a")
+    said = [penstock("group", what, "orders", "billing").text for what in ("pause", "pause", "resume", "resume")]
+    assert said == [
+        "paused group billing of queue orders\n",
+        "group billing of queue orders was paused\n",
+        "resumed group billing of queue orders\n",
+        "group billing of queue orders was not paused\n",
+    ]
+    penstock("group", "pause", "orders", "billing")
+    assert penstock("groups", "orders", "--json").objects[0]["paused"] is True
+    assert client.pop("orders", "billing") is None
+    assert "has no group" in penstock("group", "pause", "orders", "nope", code=3).stderr
+    now = penstock("group", "configure", "orders", "billing", "--set", "rate_limit=5", "--set", "rate_by=key", "--json")
+    assert (now.objects[0]["rate_limit"], now.objects[0]["rate_by"]) == (5, "key")
 
 
 def test_what_is_no_setting_of_a_group_is_refused(penstock: CommandLine, client: Client) -> None:

@@ -31,6 +31,7 @@ def test_a_single_message_is_pushed_with_its_id(penstock: CommandLine, client: C
         "count": 1,
         "id": pushed["id"],
         "duplicates": 0,
+        "replaced": 0,
     }
     assert client.get(pushed["id"]).value == b"hello"
 

@@ -87,6 +87,21 @@ def test_messages_are_purged_and_offsets_go_on(penstock: CommandLine, client: Cl
     assert client.partitions("q", "other")[0].messages == 1
 
 
+def test_pushes_are_paused_and_resumed(penstock: CommandLine, client: Client) -> None:
+    client.create("q")
+    said = [penstock(what, "q").text for what in ("pause", "pause", "resume", "resume", "pause")]
+    assert said == [
+        "paused pushes to queue q\n",
+        "pushes to queue q were paused\n",
+        "resumed pushes to queue q\n",
+        "pushes to queue q were not paused\n",
+        "paused pushes to queue q\n",
+    ]
+    assert "are paused" in penstock("push", "q", "a", code=4).stderr
+    assert "no queue" in penstock("pause", "nope", code=3).stderr
+    assert client.describe("q").messages == 0
+
+
 def test_queues_and_partitions_are_deleted(penstock: CommandLine, client: Client) -> None:
     client.push("q", [b"a", b"b"], partition="p")
     client.push("q", [b"c"], partition="other")

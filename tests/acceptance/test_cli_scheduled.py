@@ -51,6 +51,23 @@ def test_a_long_list_is_fetched_page_by_page_and_limited(penstock: CommandLine, 
     assert penstock("scheduled", "orders", "--partition", "0", "--limit", "1").rows[0][2] == "0"
 
 
+def test_a_message_with_a_unique_key_is_stored_while_none_counts(penstock: CommandLine, client: Client) -> None:
+    push = ("push", "orders", "a", "--unique-key", "k", "--unique-until", "done")
+    assert penstock(*push).rows[0][:3] == ["0", "0", "1"]
+    again = penstock(*push, "--unique-for", "1h")
+    assert (again.rows, again.stderr.splitlines()[-1]) == ([["0", "1", "0", "-"]], "1 duplicate not stored again")
+    client.create_group("orders", "g")
+    replaced = penstock("push", "orders", "b", "--unique-key", "k", "--unique-until", "taken", "--replace")
+    assert (replaced.rows[0][:3], replaced.stderr) == (["0", "1", "1"], "1 earlier message replaced\n")
+    lines = b'{"value": 1, "unique_key": "k"}\n{"value": 2, "unique_key": "2"}\n{"value": 3}\n'
+    envelopes = ("push", "orders", "--format", "envelope", "--unique-until", "done", "--json")
+    [pushed] = penstock(*envelopes, stdin=lines).objects
+    assert (pushed["count"], pushed["duplicates"], pushed["replaced"]) == (2, 1, 0)
+    for wrong in (("--replace",), ("--unique-key", "k"), ("--unique-key", "k", "--unique-for", "0")):
+        penstock("push", "orders", "x", *wrong, code=2)
+    penstock("push", "orders", "x", "y", "--unique-key", "k", "--unique-until", "done", code=2)
+
+
 def test_a_message_with_a_dedupe_id_is_stored_once(penstock: CommandLine, client: Client) -> None:
     client.create("orders", dedupe_window=3600)
     assert penstock("push", "orders", "a", "--dedupe-id", "1").rows[0][:3] == ["0", "0", "1"]

@@ -1,6 +1,8 @@
 """The embedded server, settings, the doctor and the demo from the command line."""
 
 import signal
+import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from acceptance.commandline import CommandLine
 from penstock import Client, embedded
+from valkeys import valkey_server
 
 NOWHERE = "postgresql://me:secret@127.0.0.1:1/none"
 
@@ -70,6 +73,7 @@ def test_the_doctor_looks_at_everything(penstock: CommandLine) -> None:
         "python",
         "extras",
         "database",
+        "valkey",
         "waking",
         "postgresql",
         "schema",
@@ -102,6 +106,9 @@ def test_the_doctor_says_how_waiting_consumers_are_woken(
 
     assert waking() == "by LISTEN and NOTIFY"
     assert waking(PENSTOCK_NOTIFY="off") == "by polling: notify is off"
+    with valkey_server() as server:
+        assert waking(PENSTOCK_VALKEY_URL=server.url()) == "through Valkey, by pub/sub"
+    assert waking(PENSTOCK_VALKEY_URL=server.url()) == "by LISTEN and NOTIFY"
 
 
 def test_the_doctor_sees_a_database_that_is_down(command: Callable[..., CommandLine]) -> None:
@@ -144,7 +151,7 @@ def test_a_partition_that_is_locked_exits_with_4(penstock: CommandLine, client: 
     ("environment", "complaint"),
     [
         ({"PENSTOCK_URL": "nonsense"}, "the address cannot be read"),
-        ({"PENSTOCK_URL": "http://127.0.0.1:1"}, "gateway"),
+        ({"PENSTOCK_URL": "http://127.0.0.1:1/?key=1"}, "the address of the gateway is not of the form"),
         ({"PENSTOCK_TIMEOUT": "soon"}, "PENSTOCK_TIMEOUT='soon' is invalid"),
     ],
 )
@@ -154,6 +161,14 @@ def test_a_wrong_set_up_exits_with_5(
     result = command(**environment)("queues", code=5)
     assert complaint in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_gateway_that_is_away_exits_with_4_and_what_needs_the_database_with_5(
+    command: Callable[..., CommandLine],
+) -> None:
+    penstock = command(PENSTOCK_URL="http://127.0.0.1:1", PENSTOCK_TIMEOUT="1")
+    assert "penstock serve" in penstock("queues", code=4).stderr
+    assert "this needs the database itself" in penstock("migrate", code=5).stderr
 
 
 def test_config_says_where_each_value_comes_from(command: Callable[..., CommandLine]) -> None:
@@ -174,4 +189,20 @@ def test_the_demo_serves_on_a_terminal_until_interrupted(penstock: CommandLine, 
     shown = penstock.on_terminal("demo", "--no-spark", until=b"Ctrl-C to stop")
     assert "serving at " in shown
     assert "Spark" not in shown
+    assert client.queues() == []
+
+
+def test_the_demo_ends_with_the_address_of_a_page_on_which_data_moves(penstock: CommandLine, client: Client) -> None:
+    with penstock.running("demo", "--no-spark", "--stay") as running:
+        while "The page, " not in (line := running.line()):
+            assert line, "the demo has ended"
+        address = line.partition(": ")[2].partition(";")[0]
+        with urllib.request.urlopen(f"{address}/", timeout=60) as page:
+            assert b'<div id="app">' in page.read()
+        seen = {queue.name: queue.messages for queue in client.queues() if queue.name.endswith("-orders")}
+        deadline = time.monotonic() + 60
+        while sum(queue.messages for queue in client.queues() if queue.name in seen) <= sum(seen.values()):
+            assert time.monotonic() < deadline, "nothing moves"
+        result = running.end(signal.SIGINT)
+    assert result.code == 0
     assert client.queues() == []

@@ -10,14 +10,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from gateways import RunningGateway, gateway
 from penstock import AsyncBatch, AsyncClient, Client, PartitionInfo, QueueInfo
 from penstock.broker.async_transport import AsyncTransport
 from penstock.broker.transport import Transport
 from penstock.client.async_transaction import AsyncTransaction
+from penstock.http.async_gateway import AsyncGateway
+from penstock.http.gateway import Gateway
 from penstock.postgres.async_database import AsyncDatabase
 from penstock.postgres.database import Database
 from penstock.settings import Settings, resolve
 
+from . import warm
 from .recorder import AsyncRecorder, Recorder
 
 
@@ -26,7 +30,13 @@ class InALoop:
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._runner = asyncio.Runner()
-        self._client = self._runner.run(self._open(*arguments, **options))
+        self._closed = False
+        try:
+            self._client = self._runner.run(self._open(*arguments, **options))
+        except BaseException:
+            # Nobody else can: a loop that is left open is found in the middle of another test.
+            self._runner.close()
+            raise
 
     @staticmethod
     async def _open(*arguments: Any, **options: Any) -> AsyncClient:
@@ -42,8 +52,10 @@ class InALoop:
         return repr(self._client)
 
     def close(self) -> None:
-        self._runner.run(self._client.close())
-        self._runner.close()
+        if not self._closed:
+            self._closed = True
+            self._runner.run(self._client.close())
+            self._runner.close()
 
     def _called(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
@@ -157,7 +169,9 @@ class Way(NamedTuple):
 
 
 # One line for each transport.
+HTTP = Transports(Gateway, AsyncGateway)
 POSTGRES = Transports(Database, AsyncDatabase)
+WARM = Transports(warm.transport, warm.async_transport)
 RECORDED = Transports(lambda to: Recorder(Database(to)), lambda to: AsyncRecorder(AsyncDatabase(to)))
 
 ONE_BY_ONE = partial(InALoop, pop_batching=False, push_batching=False)
@@ -166,13 +180,54 @@ WAYS = {"sync": Way(Client, POSTGRES), "async": Way(InALoop, POSTGRES)}
 # difference.
 PUSHING = {"async, one by one": Way(ONE_BY_ONE, POSTGRES)}
 POPPING = {"async, always together, no check": Way(partial(AlwaysTogether, pending_check=False), POSTGRES)}
+# With the windows of a dispatcher that runs beside; every group has one, unless it says that it does not want it.
+WINDOWS = {"sync, warm": Way(Client, WARM), "async, warm": Way(InALoop, WARM)}
+# What looks behind the claims of a group, which with a window are those of its dispatcher, or changes them in SQL.
+WINDOWED = {"groups_attempts", "groups_handlers", "groups_settling", "groups_workers", "items"}
+LOOKS_BEHIND = {
+    "test_a_message_waits_is_in_flight_and_is_done",
+    "test_of_several_groups_the_first_result_counts_or_that_of_one",
+    "test_what_the_handler_raised_at_the_last_attempt_is_raised",
+    "test_a_backoff_that_would_be_astronomic_is_the_limit",
+    "test_an_acknowledgement_that_could_not_be_written_may_be_tried_again",
+    "test_many_partitions_are_acknowledged_at_once",
+    "test_one_lost_lease_does_not_keep_the_other_claims_of_a_batch",
+    # Those that ask for the state of what is in a window, or for its claims, or pop from PostgreSQL alone.
+    "test_a_foreign_lease_changes_nothing_and_says_so",
+    "test_a_message_that_waits_is_cancelled",
+    "test_each_group_has_its_own_state_and_one_that_came_later_has_none",
+    "test_one_that_is_in_flight_is_so_and_cancelled",
+    "test_renewing_extends_the_lease_from_now",
+    "test_there_is_an_answer_for_what_ended_without_a_result",
+    "test_what_a_handler_notes_is_shown",
+    "test_whoever_waits_is_woken_when_a_result_is_kept",
+}
 # For files that have every operation of a client; tests/conformance/test_recorded.py checks that.
 THROUGH_RECORDER = {
     "sync, recorded": Way(Client, RECORDED),
     "async, always together, recorded": Way(AlwaysTogether, RECORDED),
 }
+OVER_HTTP = {"sync, http": Way(Client, HTTP), "async, http": Way(InALoop, HTTP)}
+# What `make test` runs of them.
+HTTP_FILES = {
+    "sync, http": {"health", "keys", "pushing", "transactions"},
+    "async, http": {"groups_operating", "schedules"},
+}
+# The one thing that a gateway cannot do: SQL of the caller's own, or a claim, in a transaction. The file cuts the
+# connection to PostgreSQL; tests/integration/gateway/test_lost_answers.py cuts that to the gateway.
+NOT_OVER_HTTP = {
+    "repeated_pushes",
+    "test_what_is_not_a_connection_is_refused",
+    "test_claim_own_writes_pushes_and_ack_commit_together",
+    "test_an_error_takes_back_claim_own_writes_pushes_and_ack",
+    "test_a_batch_that_was_popped_outside_is_acknowledged_inside",
+    "test_an_ack_whose_lease_is_gone_takes_the_whole_transaction_back",
+    "test_a_claim_that_is_not_acknowledged_inside_is_held_after_the_commit",
+    "test_nothing_to_pop_in_a_transaction_is_none",
+}
 EVERY_OPERATION = {
-    *("delayed", "first_use", "operating", "pushing", "queues", "transactions"),
+    *("delayed", "first_use", "health", "keys", "monitoring", "operating", "pushing", "queues", "schedules"),
+    "transactions",
     *("groups_dead_letters", "groups_operating", "groups_prefetch", "groups_seeking", "groups_transactions"),
 }
 # `make conformance` adds these, and runs all tests with all ways.
@@ -193,20 +248,52 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             ways |= PUSHING
         if every or groups:
             ways |= POPPING
+        if file in WINDOWED and metafunc.function.__name__ not in LOOKS_BEHIND:
+            # Not in `make test`: the dispatcher of the database that these tests share does not see at once that a
+            # group was deleted and made anew.
+            ways |= WINDOWS if every else {}
         if every or file in EVERY_OPERATION:
             ways |= THROUGH_RECORDER
+        if file in EVERY_OPERATION and not every:
+            # The recorder wraps what these use: one run of the two will do.
+            for same in ("sync", *(POPPING if groups else ("async",))):
+                del ways[same]
+        if file not in NOT_OVER_HTTP and metafunc.function.__name__ not in NOT_OVER_HTTP:
+            ways |= {name: way for name, way in OVER_HTTP.items() if every or file in HTTP_FILES[name]}
         if every:
             ways |= OTHERS
         metafunc.parametrize("way", list(ways.values()), ids=list(ways))
 
 
+@pytest.fixture(scope="package")
+def shared_gateway(shared_dsn: str) -> Iterator[RunningGateway]:
+    """A gateway of the database that all tests share; gone with the last of these, since others count sessions."""
+    with gateway(shared_dsn) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _dispatcher(request: pytest.FixtureRequest) -> None:
+    """A dispatcher where windows are tested; it stays for the whole run."""
+    way = request.getfixturevalue("way") if "way" in request.fixturenames else None
+    if way is not None and way.transports is WARM:
+        warm.begin(request.getfixturevalue("dsn"))
+
+
 @pytest.fixture
-def open_api(way: Way, dsn: str) -> Iterator[Callable[..., Any]]:
+def open_api(way: Way, dsn: str, request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     """Open a client of the fresh penstock, with options of one's own."""
     opened: list[Any] = []
+    address = dsn
+    if way.transports is HTTP:
+        shared: RunningGateway = request.getfixturevalue("shared_gateway")
+        address = shared.url
+        # Emptying the database has cut the gateway's connections, too: let it notice.
+        for _ in range(3):
+            shared.ask("GET", "//readyz")
 
     def open_one(**options: Any) -> Any:
-        opened.append(way.open(dsn, **options))
+        opened.append(way.open(address, **options))
         return opened[-1]
 
     yield open_one

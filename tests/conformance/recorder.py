@@ -4,56 +4,19 @@ Each operation is encoded and decoded before it runs, and so is its reply. What 
 nothing that does not fit through the port.
 """
 
-import importlib
-import inspect
-import pkgutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from functools import cache, reduce
-from operator import or_
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar
 
-import msgspec
-
-import penstock.broker.operations
 from penstock.broker.async_transport import AsyncTransactionScope, AsyncTransport
 from penstock.broker.hints import HintListener, Hints
-from penstock.broker.operations.operation import Operation, Repeatable
+from penstock.broker.messages import PushResult
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
 from penstock.broker.transport import TransactionScope, Transport
-from penstock.errors import InvalidInput
+from penstock.http import encoding
 
 R = TypeVar("R")
-
-
-def operations() -> list[type[Operation[Any]]]:
-    """Return all types of operation."""
-    rooms = [
-        importlib.import_module(f"penstock.broker.operations.{room.name}")
-        for room in pkgutil.iter_modules(penstock.broker.operations.__path__)
-    ]
-    found = {kind for room in rooms for _, kind in inspect.getmembers(room, inspect.isclass)}
-    return sorted(
-        (kind for kind in found if issubclass(kind, Operation) and kind not in (Operation, Repeatable)),
-        key=lambda kind: kind.__name__,
-    )
-
-
-def reply_of(kind: type[Operation[Any]]) -> Any:
-    """Return the type of the reply to operations of a type."""
-    (base,) = kind.__orig_bases__  # type: ignore[attr-defined]
-    (reply,) = get_args(base)
-    return reply
-
-
-@cache
-def _request_decoder() -> "msgspec.msgpack.Decoder[Any]":
-    # By its tag, as a server would that does not know what comes.
-    return msgspec.msgpack.Decoder(reduce(or_, operations()))
-
-
-@cache
-def _reply_decoder(kind: type[Operation[Any]]) -> "msgspec.msgpack.Decoder[Any]":
-    return msgspec.msgpack.Decoder(reply_of(kind))
 
 
 class Record:
@@ -64,18 +27,21 @@ class Record:
 
     def sent(self, operation: Operation[R]) -> Operation[R]:
         """Return an operation as it arrives."""
-        try:
-            encoded = msgspec.msgpack.encode(operation)
-            arrived: Operation[R] = _request_decoder().decode(encoded)
-        except (msgspec.ValidationError, UnicodeEncodeError) as error:
-            raise InvalidInput(f"{operation!r:.200} cannot be sent: {error}") from error
+        encoded = encoding.encode_operation(operation)
+        arrived = encoding.decode_operation(type(operation), encoded)
         assert type(arrived) is type(operation)
-        assert msgspec.msgpack.encode(arrived) == encoded
+        assert encoding.encode_operation(arrived) == encoded
+        return arrived
+
+    def pushed(self, push: Push) -> Push:
+        """Return a push as it arrives."""
+        arrived = self.sent(push)
+        assert isinstance(arrived, Push)
         return arrived
 
     def answered(self, operation: Operation[R], reply: R) -> R:
         """Return a reply as it arrives."""
-        arrived: R = _reply_decoder(type(operation)).decode(msgspec.msgpack.encode(reply))
+        arrived: R = encoding.decode_reply(type(operation), encoding.encode_reply(reply))
         self.kinds.add(type(operation))
         return arrived
 
@@ -125,6 +91,10 @@ class RecordedScope:
 
     def run(self, operation: Operation[R]) -> R:
         return self._record.answered(operation, self._scope.run(self._record.sent(operation)))
+
+    def write(self, pushes: Sequence[Push]) -> list[list[PushResult]]:
+        written = self._scope.write([self._record.pushed(push) for push in pushes])
+        return [self._record.answered(push, of_one) for push, of_one in zip(pushes, written, strict=True)]
 
     def block(self) -> AbstractContextManager[None]:
         return self._scope.block()
@@ -187,6 +157,10 @@ class AsyncRecordedScope:
 
     async def run(self, operation: Operation[R]) -> R:
         return self._record.answered(operation, await self._scope.run(self._record.sent(operation)))
+
+    async def write(self, pushes: Sequence[Push]) -> list[list[PushResult]]:
+        written = await self._scope.write([self._record.pushed(push) for push in pushes])
+        return [self._record.answered(push, of_one) for push, of_one in zip(pushes, written, strict=True)]
 
     def block(self) -> AbstractContextManager[None]:
         return self._scope.block()

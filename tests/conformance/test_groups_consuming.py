@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from databases import Connection
 from penstock import InvalidInput, LeaseLost
 
 from .groups import MODES, drain, until, values
@@ -86,6 +87,20 @@ def test_the_lease_of_a_slow_handler_is_kept_alive(api: Any, mode: str) -> None:
         assert [step.state for step in api.history("q", "g", "0")].count("claimed") > 1
 
 
+def test_a_short_lease_is_renewed_in_time_beside_a_long_one(api: Any) -> None:
+    api.push("long", 1)
+    api.push("q", 1)
+    for long in api.consume("long", "g", lease=600):
+        for batch in api.consume("q", "g", lease=1.0):
+            (claim,) = api.claims("q")
+            renewed_after(api, claim)
+            batch.ack()
+            break
+        long.ack()
+        break
+    assert (api.lag("q", "g"), api.lag("long", "g")) == (0, 0)
+
+
 def renewed_after(api: Any, before: Any) -> Any:
     """Wait until the lease of a claim ends later than before, and return the claim as it is then."""
 
@@ -156,3 +171,30 @@ def test_a_loop_ends_when_nothing_came_for_a_while(open_api: Callable[..., Any])
     api = open_api()
     assert list(api.consume("q", "g", idle_timeout=0.1)) == []
     assert api.process("q", print, group="g", idle_timeout=0.1) == 0
+
+
+@pytest.mark.parametrize("prefetch", [0, 10])
+def test_a_group_that_was_deleted_elsewhere_comes_back_as_the_loop_wants_it(
+    api: Any, sql: Connection, prefetch: int
+) -> None:
+    api.push("q", [1, 2])
+    found: list[Any] = []
+    for batch in api.consume("q", "g", mode="shared", prefetch=prefetch, idle_timeout=2):
+        with batch:
+            found += values(batch)
+        if len(found) == 2:
+            # By another client, which this one hears nothing of.
+            sql.execute("SELECT penstock.delete_group('q', 'g')")
+        if len(found) >= 4:
+            break
+    assert sorted(found) == [1, 1, 2, 2]
+    assert [group.mode for group in api.groups("q")] == ["shared"]
+
+
+def test_a_subscription_holds_for_a_group_that_was_deleted_elsewhere(api: Any, sql: Connection) -> None:
+    api.push("q", 1)
+    assert api.pop("q", "g", mode="shared", subscription="new") is None
+    sql.execute("SELECT penstock.delete_group('q', 'g')")
+    assert api.pop("q", "g", mode="shared", subscription="new") is None
+    api.push("q", 2)
+    assert values(api.pop("q", "g", mode="shared", subscription="new")) == [2]

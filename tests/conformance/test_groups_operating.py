@@ -223,3 +223,46 @@ def test_resync_finds_nothing_to_repair_where_nothing_is_broken(api: Any) -> Non
     api.pop("q", "shared")
     assert api.resync() == 0
     assert [check.violations for check in api.verify()] == [0] * len(api.verify())
+
+
+def test_a_paused_group_gets_nothing_until_it_is_resumed(api: Any, mode: str) -> None:
+    api.create_group("q", "g", mode=mode)
+    api.push("q", [1, 2, 3])
+    assert [api.pause_group("q", "g"), api.pause_group("q", "g")] == [True, False]
+    assert api.pop("q", "g", wait=0.01) is None
+    (info,) = api.groups("q")
+    assert (info.paused, info.held_until, info.lag, info.settings["paused"]) == (True, None, 3, True)
+    assert [api.resume_group("q", "g"), api.resume_group("q", "g")] == [True, False]
+    assert sorted(drain(api, "q", "g")) == [1, 2, 3]
+    with pytest.raises(NotFound):
+        api.pause_group("q", "other")
+    with pytest.raises(NotFound):
+        api.resume_group("nope")
+
+
+def test_a_group_that_conflates_has_an_effective_lag(api: Any, mode: str) -> None:
+    api.create_group("q", "g", mode=mode, conflate=True)
+    api.push("q", list(range(10)), partition="a")
+    api.push("q", list(range(5)), partition="b")
+    (info,) = api.groups("q")
+    assert (info.lag, info.effective_lag) == (15, 2)
+    assert sorted(drain(api, "q", "g")) == [4, 9]
+
+
+def test_limits_of_a_group_are_settings(api: Any) -> None:
+    settings = api.configure_group("q", "g", rate_limit=5, rate_by="field:customer.id", concurrency_limit=2)
+    assert (settings["rate_period"], settings["rate_burst"], settings["concurrency_by"]) == (1, None, "partition")
+    assert settings["rate_by"] == "field:customer.id"
+    with pytest.raises(InvalidInput, match=r"setting rate_by is .colour. but must be partition, key, group"):
+        api.configure_group("q", "g", rate_by="colour")
+    assert api.groups("q")[0].config == {"rate_limit": 5, "rate_by": "field:customer.id", "concurrency_limit": 2}
+
+
+def test_a_rate_by_key_holds_up_no_other_key(api: Any, mode: str) -> None:
+    api.create_group("q", "g", mode=mode, rate_limit=1, rate_period=3600, rate_by="key")
+    for partition, key in (("a", "x"), ("b", "x"), ("c", "y")):
+        api.push("q", 1, partition=partition, key=key)
+    came = [api.pop("q", "g") for _ in range(3)]
+    assert sorted(batch.messages[0].key for batch in came if batch) == ["x", "y"]
+    for batch in filter(None, came):
+        batch.ack()

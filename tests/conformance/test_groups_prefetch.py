@@ -97,7 +97,8 @@ def test_an_ack_is_sent_while_the_next_batch_is_in_work(api: Any, mode: str) -> 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_leases_of_what_waits_are_kept_alive(api: Any, mode: str) -> None:
     fill(api, mode, partitions=3, each=1)
-    for batch in api.consume("q", "g", prefetch=2, max_messages=1, lease=1.0):
+    # Long enough for a busy machine: what expires is claimed again, in the place of another.
+    for batch in api.consume("q", "g", prefetch=2, max_messages=1, lease=4.0):
         claims = {claim.lease_id: claim for claim in until(lambda: len(api.claims("q")) == 3 and api.claims("q"))}
         until(partial(all_renewed, api, claims))
         batch.ack()
@@ -197,7 +198,12 @@ def test_a_batch_has_as_many_partitions_as_it_was_told(api: Any) -> None:
 
 def test_what_cannot_be_claimed_ahead_is_refused(api: Any) -> None:
     api.push("q", 1)
-    for options, wrong in (({"prefetch": -1}, "prefetch is -1"), ({"prefetch": 5, "auto_ack": True}, "auto_ack")):
+    numbers: list[Any] = [-1, 2.5, float("nan"), float("inf"), None, "5", True]
+    for options, wrong in (
+        *(({"prefetch": number}, f"prefetch is {number!r}") for number in numbers),
+        ({"prefetch": 5, "auto_ack": True}, "auto_ack"),
+        ({"prefetch": 5, "defer_acks": False}, "defer_acks"),
+    ):
         with pytest.raises(InvalidInput, match=wrong):
             next(iter(api.consume("q", "g", **options)))
         with pytest.raises(InvalidInput, match=wrong):

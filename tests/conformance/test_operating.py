@@ -37,3 +37,13 @@ def test_an_archive_is_listed_once_it_is_recorded(api: Any, sql: Connection) -> 
     )
     (found,) = api.archives("q")
     assert (found.queue, found.messages) == ("q", 1)
+
+
+def test_running_tasks_are_seen_by_every_client(api: Any, sql: Connection) -> None:
+    sql.execute(
+        "SELECT penstock.report_tasks('w', jsonb_build_array(jsonb_build_object('action_class', 'm.a', 'flow', 'f', "
+        "'action', 'a', 'did', gen_random_uuid(), 'message_id', gen_random_uuid(), 'started_at', now(), 'attempt', 2)))"
+    )
+    (found,) = api.tasks()
+    assert (found.worker, found.flow, found.flow_type, found.attempt) == ("w", "f", "UNKNOWN", 2)
+    assert ([task.did for task in api.tasks("f")], api.tasks("other")) == ([found.did], [])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock import NotFound
+from penstock import NotFound, QueuePaused, RateLimited
 
 DEFAULTS = {
     "lease_time": 300,
@@ -15,6 +15,12 @@ DEFAULTS = {
     "delay": 0,
     "quiet_period": 0,
     "durable_acks": True,
+    "breaker_errors": 50,
+    "breaker_rate": 0,
+    "breaker_window": 60,
+    "breaker_pause": 30,
+    "breaker_pause_max": 600,
+    "metrics_retention": 604800,
     "retention_time": None,
     "retention_bytes": None,
     "retention_rule": "keep_until_consumed",
@@ -23,6 +29,10 @@ DEFAULTS = {
     "keep_until_archived": "auto",
     "spread": 1,
     "dedupe_window": 0,
+    "push_paused": False,
+    "push_rate_limit": None,
+    "push_rate_period": 1,
+    "push_rate_burst": None,
 }
 
 
@@ -151,3 +161,26 @@ def test_maintenance_says_what_it_did(api: Any) -> None:
         api.push("q", number)
     (done,) = list(api.maintain(min_segments=3))
     assert (done.visited, done.merged_segments, done.dropped_messages, done.next_partition) == (1, 5, 0, None)
+
+
+def test_a_paused_queue_takes_no_pushes_until_it_is_resumed(api: Any) -> None:
+    api.push("q", 1)
+    assert [api.pause_queue("q"), api.pause_queue("q")] == [True, False]
+    with pytest.raises(QueuePaused, match=r'pushes to queue "q" are paused'):
+        api.push("q", 2)
+    assert api.describe("q").settings["push_paused"] is True
+    assert api.pop("q").messages[0].json() == 1
+    assert [api.resume_queue("q"), api.resume_queue("q")] == [True, False]
+    api.push("q", 2)
+    assert api.describe("q").messages == 2
+    with pytest.raises(NotFound):
+        api.pause_queue("nope")
+
+
+def test_a_push_over_the_rate_of_its_queue_is_refused_with_the_time_to_try_again(api: Any) -> None:
+    api.create("q", push_rate_limit=2, push_rate_period=3600)
+    api.push("q", [1, 2])
+    with pytest.raises(RateLimited, match=r"takes 2 messages in 3600 seconds") as caught:
+        api.push("q", 3)
+    assert 1700 < caught.value.retry_after <= 1800
+    assert api.describe("q").messages == 2

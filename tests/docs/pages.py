@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 RUNNABLE = {"python", "sql", "console", "shell"}
 # What readers look at and nobody runs.
-SHOWN = {"text", "mermaid", "ini"}
+SHOWN = {"js", "text", "mermaid", "ini"}
 _FENCE = re.compile(r"^(`{3,})(\w*)\s*$")
 _MARKER = re.compile(r"^<!-- (not run|no examples|file|pytest)(?:: (.+?))? -->$")
 _LINK = re.compile(r"(?<!\!)\[[^\]]+\]\(([^)\s]+)\)")
@@ -28,6 +28,11 @@ class Block:
     def place(self) -> str:
         """Where it is, as editors understand it."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether a test of its own runs it."""
+        return self.marker == ("not run", "a test of its own runs it")
 
     @property
     def runs(self) -> bool:

@@ -8,19 +8,26 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
+import pytest
+
+from gateways import gateway
 
 from .pages import ROOT, Block
 
 _PRINT = re.compile(r"^\s*print\(.*\)  # (.*)$")
 _ROW = re.compile(r"^-- → (.*)$")
 _SECONDS = 180
+# What a page calls its gateway; another port may be free here.
+_GATEWAY = "localhost:8080"
 
 
 class Session:
@@ -38,7 +45,10 @@ class Session:
             "COLUMNS": "100",
         }
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
+        self._made: dict[int, Any] = {}
         self._tests: str | None = None
+        self._open = contextlib.ExitStack()
+        self._gateway: str | None = None
 
     def run(self, block: Block) -> None:
         """Run a block and check what it says it prints."""
@@ -67,20 +77,41 @@ class Session:
 
     def close(self) -> None:
         """End what the blocks left open, as the end of their program would."""
-        for value in list(self._namespace.values()):
-            if type(value).__name__ in ("Client", "Engine", "Connection") and hasattr(value, "close"):
-                with contextlib.suppress(Exception):
-                    value.close()
+        for value in self._made.values():
             if hasattr(value, "dispose"):
                 value.dispose()
+            else:
+                with contextlib.suppress(Exception):
+                    value.close()
+        self._made.clear()
         self._namespace.clear()
+        self._open.close()
+
+    def _with_gateway(self, text: str) -> str:
+        """Return a text with the address of a gateway of the page's database, which is started when it is needed."""
+        if _GATEWAY not in text:
+            return text
+        if self._gateway is None:
+            if shutil.which("curl") is None:
+                pytest.skip("this page needs curl: apt-get install curl")
+            self._gateway = urlsplit(self._open.enter_context(gateway(self._dsn)).url).netloc
+        return text.replace(_GATEWAY, self._gateway)
 
     def _python(self, block: Block) -> None:
         # Empty lines before the code make the lines of a traceback those of the page.
-        code = compile("\n" * block.line + block.text, str(block.page), "exec", dont_inherit=True)
+        text = self._with_gateway(block.text)
+        code = compile("\n" * block.line + text, str(block.page), "exec", dont_inherit=True)
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.chdir(self._folder):
-            exec(code, self._namespace)
+            try:
+                exec(code, self._namespace)
+            finally:
+                # A later block may use a name again, and what it named before must be closed, too.
+                self._made |= {
+                    id(value): value
+                    for value in self._namespace.values()
+                    if type(value).__name__ in ("Client", "Engine", "Connection")
+                }
         expected = [match[1] for line in block.text.splitlines() if (match := _PRINT.match(line))]
         require_in_order(expected, printed.getvalue().splitlines(), block.place)
 
@@ -105,7 +136,7 @@ class Session:
 
     def _shell(self, script: str, place: str) -> str:
         done = subprocess.run(
-            ["sh", "-ec", script],
+            ["sh", "-ec", self._with_gateway(script)],
             cwd=self._folder,
             env=self._environment,
             stdin=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ SHOWN_IN_FULL = {block.marker[1] for page in PAGES for block in page.blocks if b
 POINTED_TO = [path for path in EXAMPLES if str(path.relative_to(ROOT)) not in SHOWN_IN_FULL]
 
 
+@pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("page", [page for page in PAGES if not page.has_no_examples], ids=lambda page: page.name)
 def test_every_example_of_the_page_runs(
     page: Page, page_url: str, penstock_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from penstock import Message
+from penstock.broker.ids import message_id
 
 from .corpus import BYTES, JSON_TEXTS, JSON_VALUES, NUMBERS, TEXTS, TIMES
 from .ways import Penstock, Told
 
+NO_MESSAGE = message_id(1 << 30, 0, 0)
 # As a value of a client's call, next to a name that is well.
 TEXT_PLACES: dict[str, Callable[[Any, str], Any]] = {
     "queue": lambda api, text: api.push(text, b"x", partition="p"),
@@ -23,6 +25,18 @@ TEXT_PLACES: dict[str, Callable[[Any, str], Any]] = {
     "header": lambda api, text: api.push("q", b"x", partition="p", headers={"h": text}),
     "dedupe id": lambda api, text: api.push("q", b"x", partition="p", dedupe_id=text),
     "delayed": lambda api, text: api.push("q", b"x", partition=text, key=text, delay=3600),
+    "unique key": lambda api, text: api.push("q", b"x", partition="p", unique_key=text, unique_for=3600),
+    "unique until": lambda api, text: api.push("q", b"x", partition="p", unique_key="k", unique_until=text),
+    "schedule": lambda api, text: api.schedule(text, "q", b"x", every="1 hour"),
+    "schedule's queue": lambda api, text: api.schedule("s", text, b"x", every="1 hour"),
+    "schedule's place": lambda api, text: api.schedule("s", "q", b"x", every="1 hour", partition=text, key=text),
+    "schedule's headers": lambda api, text: api.schedule("s", "q", b"x", every="1 hour", headers={text: text}),
+    "interval": lambda api, text: api.schedule("s", "q", b"x", every=text),
+    "cron": lambda api, text: api.schedule("s", "q", b"x", cron=text),
+    "zone": lambda api, text: api.schedule("s", "q", b"x", cron="0 9 * * *", tz=text),
+    "missed": lambda api, text: api.schedule("s", "q", b"x", every="1 hour", missed=text),
+    "run": lambda api, text: api.run_schedule_now(text),
+    "origin": lambda api, text: api.declare_schedules([], origin=text),
     "many": lambda api, text: api.push_many("q", [("p", b"x"), Message(b"y", key=text, partition=text)]),
     "group": lambda api, text: api.pop("q", text),
     "popped partition": lambda api, text: api.pop("q", "out", partition=text),
@@ -34,6 +48,11 @@ TEXT_PLACES: dict[str, Callable[[Any, str], Any]] = {
     "lag": lambda api, text: api.lag("q", text),
     "purge": lambda api, text: api.purge("q", partition=text),
     "id": lambda api, text: api.get(text),
+    "id of a state": lambda api, text: api.state(text),
+    "id of a result": lambda api, text: api.result(text, timeout=0),
+    "group of a result": lambda api, text: api.result(NO_MESSAGE, group=text, timeout=0),
+    "id to cancel": lambda api, text: api.cancel(text),
+    "group to cancel for": lambda api, text: api.cancel(NO_MESSAGE, group=text),
     "reason": lambda api, text: api.redrive("q", "out", reason=text),
     "setting": lambda api, text: api.configure("q", **{text: 1}),
     "choice": lambda api, text: api.configure("q", compression=text),
@@ -77,6 +96,7 @@ def test_any_value_that_is_taken_comes_back_as_json(penstock: Penstock, api: Any
 
 TIME_PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "at": lambda api, time: api.push("q", b"x", partition="p", at=time),
+    "first slot": lambda api, time: api.schedule("s", "q", b"x", every="1 day", start=time),
     "start": lambda api, time: api.read("q", "p", start_time=time),
     "stop": lambda api, time: api.read("q", "p", stop_time=time),
     "seek": lambda api, time: api.seek("q", "out", time, partition="p"),
@@ -95,6 +115,9 @@ def test_any_time_is_taken_or_refused(penstock: Penstock, api: Any) -> None:
 
 NUMBER_PLACES: dict[str, Callable[[Any, Any], Any]] = {
     "delay": lambda api, number: api.push("q", b"x", partition="p", delay=number),
+    "result": lambda api, number: api.push("q", b"x", partition="p", result=number),
+    "interval": lambda api, number: api.schedule("s", "q", b"x", every=number),
+    "unique for": lambda api, number: api.push("q", b"x", partition="p", unique_key="k", unique_for=number),
     "start": lambda api, number: api.read("q", "p", number),
     "stop": lambda api, number: api.read("q", "p", 0, number),
     "limit": lambda api, number: api.read("q", "p", limit=number),

@@ -30,6 +30,20 @@ TEXT_STATEMENTS = {
     "read": "SELECT * FROM penstock.read('q', %s)",
     "lag": "SELECT penstock.lag('q', %s)",
     "id": "SELECT * FROM penstock.get(%s::text::uuid)",
+    "state": "SELECT * FROM penstock.message_state(%s::text::uuid)",
+    "group of a result": "SELECT * FROM penstock.get_result(gen_random_uuid(), %s)",
+    "group to cancel for": "SELECT penstock.cancel_messages(ARRAY[gen_random_uuid()], %s)",
+    "step": "SELECT penstock.save_step(1, 1, gen_random_uuid(), 0, %s, '1')",
+    "result of a step": "SELECT penstock.save_step(1, 1, gen_random_uuid(), 0, 'x', %s::text::json)",
+    "note": "SELECT penstock.note_items('{1}', '{1}', ARRAY[gen_random_uuid()], '{0}', '{1}', ARRAY[%s], '{null}')",
+    "outcome": (
+        "SELECT * FROM penstock.settle_items('{1}', '{1}', ARRAY[gen_random_uuid()], item_claims => '{1}',"
+        " item_offsets => '{0}', outcomes => ARRAY[%s])"
+    ),
+    "error": (
+        "SELECT * FROM penstock.settle_items('{1}', '{1}', ARRAY[gen_random_uuid()], item_claims => '{1}',"
+        " item_offsets => '{0}', outcomes => '{dead}', errors => ARRAY[%s])"
+    ),
     "delete": "SELECT penstock.delete_partition('q', %s)",
 }
 TIME_STATEMENTS = {
@@ -46,6 +60,22 @@ NUMBER_STATEMENTS = {
     "stop": "SELECT * FROM penstock.read('q', 'p', 0, %s::text::bigint)",
     "max_messages": "SELECT * FROM penstock.pop('q', 'out', max_messages => %s::text::integer)",
     "lease": "SELECT * FROM penstock.pop('q', 'out', lease_time => %s::text::float8)",
+    "progress": (
+        "SELECT penstock.note_items('{1}', '{1}', ARRAY[gen_random_uuid()], '{0}', ARRAY[%s::text::float8], '{x}',"
+        " '{null}')"
+    ),
+    "wait": (
+        "SELECT * FROM penstock.settle_items('{1}', '{1}', ARRAY[gen_random_uuid()], item_claims => '{1}',"
+        " item_offsets => '{0}', outcomes => '{snoozed}', waits => ARRAY[%s::text::float8])"
+    ),
+    "start": (
+        "SELECT * FROM penstock.settle_items('{1}', '{1}', ARRAY[gen_random_uuid()], done_claims => '{1}',"
+        " done_starts => ARRAY[%s::text::bigint], done_stops => '{5}')"
+    ),
+    "keep_for": (
+        "SELECT * FROM penstock.settle_items('{1}', '{1}', ARRAY[gen_random_uuid()], '{t}', result_claims => '{1}',"
+        " result_offsets => '{0}', result_states => '{raised}', keep_fors => ARRAY[%s::text::float8])"
+    ),
     "priority": "SELECT penstock.configure_partition('q', 'p', %s::text::integer)",
     "setting": "SELECT penstock.configure_queue('q', jsonb_build_object('lease_time', %s::text::numeric))",
 }

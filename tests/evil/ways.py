@@ -78,7 +78,10 @@ class Penstock:
             # What is done of each partition: a sweep in the background changes other things of the journal.
             " ARRAY(SELECT max(j.committed) FROM penstock.journal j GROUP BY j.group_id, j.partition_id ORDER BY 1),"
             " (SELECT count(*) FROM penstock.scheduled), (SELECT count(*) FROM penstock.dedupe_ids),"
-            " (SELECT count(*) FROM penstock.stages)"
+            " (SELECT count(*) FROM penstock.stages), (SELECT count(*) FROM penstock.cancellations),"
+            " (SELECT count(*) FROM penstock.item_notes), (SELECT count(*) FROM penstock.item_steps),"
+            " (SELECT count(*) FROM penstock.unique_keys),"
+            " ARRAY(SELECT s.name || s.revision FROM penstock.schedules s ORDER BY 1)"
         ).fetchone()
         assert row is not None
         return list(row)

@@ -32,10 +32,12 @@ class Standalone:
         for host in self._hosts:
             words = ("--host", host, "--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir")
             self._start(f"worker-{host}", host, "worker.Worker", *words, str(self._folder / host), self.master)
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         log = self._folder / "master.log"
         while log.read_text().count("Registering worker") < len(self._hosts):
-            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            if time.monotonic() > deadline:
+                self.__exit__()
+                raise AssertionError(log.read_text()[-2000:])
             time.sleep(0.1)
         return self
 

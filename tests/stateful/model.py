@@ -5,10 +5,12 @@ deliveries of each count. Everything else follows.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
+
+from penstock.broker.items import ItemOutcome
 
 
 class Content(NamedTuple):
@@ -207,6 +209,33 @@ class Model:
                 track.attempts[offset] -= 1
         if known is not None and track.attempts[known] >= group.max_attempts:
             self._bury(group, held.partition, known)
+
+    def settle_items(
+        self, held: Held, done: Sequence[tuple[int | None, int | None]], outcomes: Sequence[ItemOutcome], release: bool
+    ) -> list[str]:
+        """Settle items of a claim, each by itself; return what the broker says of the outcomes."""
+        group = self.groups[held.group]
+        track = group.tracks[held.partition]
+        answers = []
+        for each in outcomes:
+            del track.held[each.offset]
+            answer = each.outcome
+            if each.outcome == "snoozed":
+                track.attempts[each.offset] -= 1
+            else:
+                track.failures[each.offset] += 1
+                answer = "retry"
+                if each.outcome == "dead" or track.attempts[each.offset] >= group.max_attempts:
+                    answer = "dead letter"
+                    self._bury(group, held.partition, each.offset)
+            answers.append(answer)
+        for offset in self.holds(held):
+            if any(start is None or start <= offset < (stop or 0) for start, stop in done):
+                del track.held[offset]
+                track.done.add(offset)
+        if release or (group.mode == "ordered" and any(each.outcome in ("failed", "snoozed") for each in outcomes)):
+            self.release(held)
+        return answers
 
     def _bury(self, group: Group, name: str, offset: int) -> None:
         track, partition = group.tracks[name], self.partition(group, name)

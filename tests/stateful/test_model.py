@@ -14,6 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from penstock import Client
 
 from .agreeing import Agreeing
+from .items import ItemSettling
 from .operating import Operating
 from .pushing import Pushing
 from .settling import Settling
@@ -30,11 +31,15 @@ class Together(Pushing, Transacting, Agreeing):
     """Producers and consumers in transactions with savepoints."""
 
 
-class Everything(Pushing, Settling, Transacting, Operating, Agreeing):
+class Working(Pushing, ItemSettling, Agreeing):
+    """Producers and workers, whose items push, too."""
+
+
+class Everything(Pushing, Settling, ItemSettling, Transacting, Operating, Agreeing):
     """All there is."""
 
 
-@pytest.mark.parametrize("machine", [Consuming, Together, Everything])
+@pytest.mark.parametrize("machine", [Consuming, Working, Together, Everything])
 def test_whatever_clients_do_the_promises_hold(dsn: str, sql: psycopg.Connection[Any], machine: Any) -> None:
     with Client(dsn) as client:
         machine.client, machine.sql = client, sql

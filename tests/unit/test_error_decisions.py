@@ -12,6 +12,11 @@ ALLOWED = {
     ("postgres/address.py", "connect"): "not what it says, but whether a secret was taken out of it",
     ("postgres/address.py", "unreachable"): "libpq has no SQLSTATE for a connection that was refused",
     ("pipeline/running.py", "explain"): "chooses the line to show; no decision depends on it",
+    ("spark_workers/running.py", "_reason"): "chooses the line to show, too",
+    (
+        "warm/links.py",
+        "refusal",
+    ): "the first word of an error of Valkey is its code, and valkey-py has it in the text only",
 }
 # Functions of penstock that return the text of an exception.
 TEXT_FUNCTIONS = {"explain", "first_line", "str", "repr", "format_exception", "format_exception_only"}

@@ -1,4 +1,4 @@
-"""How operations of one type are run as one, and the reply taken apart again: pushes, pops, acks, renewals, sweeps."""
+"""How operations of one type are run as one, and the reply taken apart again: pushes, pops, checks, acks, and so on."""
 
 from collections.abc import Hashable, Iterable, Sequence
 from datetime import datetime
@@ -11,7 +11,16 @@ from penstock.broker.async_transport import AsyncTransport
 from penstock.broker.claims import Claim
 from penstock.broker.infos import SweepResult
 from penstock.broker.messages import PushResult
-from penstock.broker.operations.claiming import Ack, Pop, PopMany, Release, Renew, Sweep
+from penstock.broker.operations.claiming import (
+    Ack,
+    HasPending,
+    HasPendingMany,
+    Pop,
+    PopMany,
+    Release,
+    Renew,
+    Sweep,
+)
 from penstock.broker.operations.pushing import Push
 from penstock.broker.packing import Segment, join
 from penstock.broker.places import Place
@@ -56,7 +65,10 @@ class PushJoiner:
     ) -> Sequence[list[PushResult] | BaseException]:
         """Push; the results of each caller."""
         if len(operations) == 1:
-            return [await self._transport.run(_with_timeout(operations[0], lock_timeout))]
+            only = _with_timeout(operations[0], lock_timeout)
+            if only.stamp is None:
+                only = msgspec.structs.replace(only, stamp=self._producer.stamp())
+            return [await self._transport.run(only)]
         segments: dict[Place, list[Segment]] = {}
         for operation in operations:
             for batch in operation.batches:
@@ -121,6 +133,34 @@ class PopJoiner:
                 except PenstockError:
                     # Then its lease expires.
                     continue
+
+
+class CheckJoiner:
+    """Joins the question whether anything is pending: all groups that somebody waits for, in one call."""
+
+    exclusive = False
+    direct = False
+    max_weight = _MOST_OPERATIONS
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    def keys(self, operation: HasPending) -> Iterable[Hashable]:
+        """Return nothing: a question waits for nobody."""
+        return ()
+
+    def weight(self, operation: HasPending) -> int:
+        """Count operations."""
+        return 1
+
+    async def run(self, operations: Sequence[HasPending], lock_timeout: float | None) -> Sequence[bool | BaseException]:
+        """Ask; the answer for each. The pop that follows an error says what is wrong, so it is not tried again."""
+        if len(operations) == 1:
+            return [await self._transport.run(operations[0], retry=False)]
+        return await self._transport.run(HasPendingMany(operations), retry=False)
+
+    async def abandon(self, reply: bool) -> None:
+        """Leave it as it is."""
 
 
 class AckJoiner:

@@ -1,17 +1,18 @@
 """The micro-batcher: a transport that wraps another, and runs concurrent operations of one type as one."""
 
-from collections.abc import Callable, Hashable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, cast
 
 from penstock import forks
-from penstock.batching.joining import AckJoiner, PopJoiner, PushJoiner, RenewJoiner, SweepJoiner
+from penstock.batching.joining import AckJoiner, CheckJoiner, PopJoiner, PushJoiner, RenewJoiner, SweepJoiner
 from penstock.batching.lane import Joiner, Lane
 from penstock.broker.async_transport import AsyncTransactionScope, AsyncTransport
 from penstock.broker.claims import AckedAndPopped
 from penstock.broker.counters import Counters
 from penstock.broker.hints import HintListener, Hints
-from penstock.broker.operations.claiming import Ack, AckAndPop, Pop, Renew, Sweep
+from penstock.broker.messages import PushResult
+from penstock.broker.operations.claiming import Ack, AckAndPop, HasPending, Pop, Renew, Sweep
 from penstock.broker.operations.operation import Operation
 from penstock.broker.operations.pushing import Push
 from penstock.errors import PenstockError
@@ -22,8 +23,35 @@ R = TypeVar("R")
 _MOST_LANES = 64
 
 
+@asynccontextmanager
+async def _prepared(
+    begun: AbstractAsyncContextManager[AsyncTransactionScope], prepare: Callable[[Operation[Any]], Operation[Any]]
+) -> AsyncIterator[AsyncTransactionScope]:
+    async with begun as scope:
+        yield _PreparedScope(scope, prepare)
+
+
+class _PreparedScope:
+    """A transaction whose operations a front end prepares."""
+
+    def __init__(self, scope: AsyncTransactionScope, prepare: Callable[[Operation[Any]], Operation[Any]]) -> None:
+        self.connection = scope.connection
+        self.block = scope.block
+        self.note = scope.note
+        self.check = scope.check
+        self._scope = scope
+        self._prepare = prepare
+
+    async def run(self, operation: Operation[R]) -> R:
+        reply: R = await self._scope.run(self._prepare(operation))
+        return reply
+
+    async def write(self, pushes: Sequence[Push]) -> list[list[PushResult]]:
+        return await self._scope.write([cast(Push, self._prepare(push)) for push in pushes])
+
+
 class Batching:
-    """Joins pushes, pops, acks, renewals and sweeps. Everything else passes through."""
+    """Joins pushes, pops, checks, acks, renewals and sweeps. Everything else passes through."""
 
     def __init__(self, transport: AsyncTransport, counters: Counters, settings: Settings) -> None:
         # Whether pushes are joined, and whether pops, acks and renewals are; both may be changed at any time.
@@ -31,6 +59,8 @@ class Batching:
         self.pops = settings.pop_batching
         # From how many on pops are joined.
         self.several_pops = 2
+        # What a front end does with each operation before it runs.
+        self.prepare: Callable[[Operation[Any]], Operation[Any]] | None = None
         self._transport = transport
         self._counters = counters
         # One connection is left for all that is not joined.
@@ -38,6 +68,7 @@ class Batching:
         self._kinds: dict[type[Operation[Any]], Callable[[Any], Lane[Any, Any] | None]] = {
             Push: self._push_lane,
             Pop: self._pop_lane,
+            HasPending: self._check_lane,
             Ack: self._ack_lane,
             Renew: self._renew_lane,
             Sweep: self._sweep_lane,
@@ -74,6 +105,8 @@ class Batching:
         """Run an operation, together with others of its type where there are some."""
         if self._closed:
             raise PenstockError("this client is closed; make a new one")
+        if self.prepare is not None:
+            operation = self.prepare(operation)
         if isinstance(operation, AckAndPop):
             answer: Any = await self._ack_and_pop(operation, timeout, retry)
             return cast(R, answer)
@@ -83,6 +116,14 @@ class Batching:
             return await self._transport.run(operation, timeout, retry=retry)
         reply: R = await lane.submit(operation)
         return reply
+
+    async def run_alone(self, operation: Operation[R]) -> R:
+        """Run an operation by itself."""
+        if self._closed:
+            raise PenstockError("this client is closed; make a new one")
+        if self.prepare is not None:
+            operation = self.prepare(operation)
+        return await self._transport.run(operation)
 
     async def _ack_and_pop(
         self,
@@ -108,7 +149,8 @@ class Batching:
 
     def transaction(self, connection: Any = None) -> AbstractAsyncContextManager[AsyncTransactionScope]:
         """Begin a transaction; nothing in it is joined with others."""
-        return self._transport.transaction(connection)
+        begun = self._transport.transaction(connection)
+        return begun if self.prepare is None else _prepared(begun, self.prepare)
 
     @property
     def can_listen(self) -> bool:
@@ -135,9 +177,18 @@ class Batching:
         return self._lanes.get(Push) or self._open_lane(Push, "push", PushJoiner(self._transport))
 
     def _pop_lane(self, operation: Pop) -> Lane[Any, Any] | None:
-        if not self.pops:
+        # A loop that claims ahead takes much at once by itself.
+        if not self.pops or operation.ahead:
             return None
         return self._lanes.get(Pop) or self._open_lane(Pop, "pop", PopJoiner(self._transport, self.several_pops))
+
+    def _check_lane(self, operation: HasPending) -> Lane[Any, Any] | None:
+        if not self.pops:
+            return None
+        if (lane := self._lanes.get(HasPending)) is None:
+            # Two at a time: one that is overdue must not hold up all who wait.
+            lane = self._lanes[HasPending] = Lane("check", CheckJoiner(self._transport), None, 2)
+        return lane
 
     def _ack_lane(self, operation: Ack) -> Lane[Any, Any] | None:
         if not self.pops:
@@ -145,7 +196,7 @@ class Batching:
         return self._lanes.get(Ack) or self._open_lane(Ack, "ack", AckJoiner(self._transport))
 
     def _renew_lane(self, operation: Renew) -> Lane[Any, Any] | None:
-        if not self.pops:
+        if not self.pops or operation.begun:
             return None
         key = Renew, operation.lease
         if (lane := self._lanes.get(key)) is not None:

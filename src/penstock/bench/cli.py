@@ -1,5 +1,6 @@
 """The commands `penstock bench …`."""
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,11 +12,13 @@ import click
 import msgspec
 from rich.console import Console
 
+from penstock import embedded, valkey
 from penstock.bench.plan import FULL, QUICK, Plan
 from penstock.bench.report import save, show, show_missed
 from penstock.bench.run import run
 from penstock.client.client import Client
 from penstock.errors import PenstockError
+from penstock.settings import resolve
 
 R = TypeVar("R")
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -167,13 +170,74 @@ def consume(
 def latency(url: str | None, quick: bool, check: bool, as_json: bool, folder: Path | None) -> None:
     """Measure the time from a push to a handler in another process, beside a bare LISTEN and NOTIFY.
 
+    With a Valkey (the embedded one, or that of PENSTOCK_VALKEY_URL) also with notifications through it.
     Takes about six minutes. Works in a database of its own, which it creates and drops.
     """
     from penstock.bench.latency import report as latency_report
 
     plan = latency_report.QUICK if quick else latency_report.FULL
-    report = _measured(url, lambda dsn: latency_report.run(dsn, plan, _say))
+    report = _measured(url, lambda dsn: latency_report.run(dsn, plan, _say, _valkey_beside(url)))
     _show(latency_report, report, check, as_json, folder)
+
+
+@bench.command()
+@_SERVER
+@_quick("some seconds")
+@click.option("--rounds", type=click.IntRange(1), help="Give each contender so many turns.")
+@click.option(
+    "--soak",
+    type=click.FloatRange(8),
+    metavar="SECONDS",
+    help="Load the gateway for so long instead, and see that its memory does not grow.",
+)
+@_output_options("gateway")
+def gateway(
+    url: str | None,
+    quick: bool,
+    rounds: int | None,
+    soak: float | None,
+    check: bool,
+    as_json: bool,
+    folder: Path | None,
+) -> None:
+    """Measure requests to the gateway beside a constant answer of the same server, and what idle polls cost.
+
+    Takes about three minutes. Works in a database of its own, which it creates and drops. 5000 polls need as many open
+    files: `ulimit -n 20000`.
+    """
+    from penstock.bench.gateway import report as gateway_report
+    from penstock.bench.gateway import soak as gateway_soak
+
+    if soak is not None:
+        soaked = _measured(url, lambda dsn: gateway_soak.run(dsn, soak, _say))
+        _show(gateway_soak, soaked, check, as_json, folder)
+        return
+    plan = gateway_report.QUICK if quick else gateway_report.FULL
+    plan = plan._replace(rounds=rounds or plan.rounds)
+    report = _measured(url, lambda dsn: gateway_report.run(dsn, plan, _say))
+    _show(gateway_report, report, check, as_json, folder)
+
+
+@bench.command()
+@_SERVER
+@_quick("some seconds")
+@click.option("--rounds", type=click.IntRange(1), help="Give each contender so many turns.")
+@_output_options("workers")
+def workers(url: str | None, quick: bool, rounds: int | None, check: bool, as_json: bool, folder: Path | None) -> None:
+    """Measure workers beside Procrastinate and PgQueuer.
+
+    Takes about five minutes, and both packages: `pip install procrastinate pgqueuer asyncpg`. Works in databases of its
+    own, which it creates and drops.
+    """
+    for package in ("procrastinate", "pgqueuer", "asyncpg"):
+        if importlib.util.find_spec(package) is None:
+            raise click.ClickException(f"there is no {package}; pip install procrastinate pgqueuer asyncpg")
+    from penstock.bench.jobs import report as jobs_report
+
+    plan = jobs_report.QUICK if quick else jobs_report.FULL
+    plan = plan._replace(rounds=rounds or plan.rounds)
+    report = _measured(url, lambda dsn: jobs_report.run(dsn, plan, _say))
+    _show(jobs_report, report, check, as_json, folder)
 
 
 @bench.command()
@@ -207,6 +271,23 @@ def spark(
     _show(spark_report, report, check, as_json, folder)
 
 
+@bench.command()
+@_SERVER
+@_quick("some seconds")
+@_output_options("warm")
+def warm(url: str | None, quick: bool, check: bool, as_json: bool, folder: Path | None) -> None:
+    """Measure the windows in Valkey beside PostgreSQL alone and beside bare lists of Valkey.
+
+    Takes about three minutes, and the extras `warm` and `embedded`. Works in a database and a Valkey of its own, which
+    it makes and removes.
+    """
+    from penstock.bench.warm import report as warm_report
+
+    plan = warm_report.QUICK if quick else warm_report.FULL
+    report = _measured(url, lambda dsn: warm_report.run(dsn, plan, _say))
+    _show(warm_report, report, check, as_json, folder)
+
+
 def _measured(url: str | None, measure: Callable[[str], R]) -> R:
     """Measure on a server, given its DSN; an error of penstock ends the command."""
     try:
@@ -214,6 +295,17 @@ def _measured(url: str | None, measure: Callable[[str], R]) -> R:
             return measure(client.dsn)
     except PenstockError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _valkey_beside(url: str | None) -> str | None:
+    """Return the address of the Valkey in use, starting an embedded one; None where there is none."""
+    settings = resolve({"url": url})
+    found = valkey.find(settings)
+    if found is None or not found.is_embedded:
+        return settings.valkey_url if found else None
+    # The client that measures holds the home up.
+    with embedded.attach(settings.home) as instance:
+        return instance.ensure_valkey()
 
 
 def _show(module: ModuleType, report: object, check: bool, as_json: bool, folder: Path | None) -> None:

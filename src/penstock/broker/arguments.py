@@ -17,7 +17,7 @@ Name = str | int | UUID
 T = TypeVar("T")
 # As the server has them: a lease is as long as the setting lease_time may be, a delay as long as that of a push.
 _LONGEST_LEASE = 7 * 86_400
-_LONGEST_DELAY = 3_155_760_000
+LONGEST_DELAY = 3_155_760_000
 # Half of what a lock can be waited for, so that what is added to it on the way stays within that.
 _FOR_EVER = threading.TIMEOUT_MAX / 2
 
@@ -81,8 +81,8 @@ def delay_time(given: Seconds | None) -> float | None:
     if given is None:
         return None
     length = _number_of_seconds(given)
-    if length is None or not 0 <= length <= _LONGEST_DELAY:
-        raise InvalidInput(f"delay is {given!r} but must be a number of seconds from 0 to {_LONGEST_DELAY}")
+    if length is None or not 0 <= length <= LONGEST_DELAY:
+        raise InvalidInput(f"delay is {given!r} but must be a number of seconds from 0 to {LONGEST_DELAY}")
     return length
 
 

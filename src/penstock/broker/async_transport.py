@@ -4,12 +4,14 @@ PostgreSQL's is `penstock.postgres.database`. The micro-batcher is one, too, whi
 consumers know no more of a broker than what is here. Whatever a transport raises is a `PenstockError`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from penstock.broker.hints import HintSource
+from penstock.broker.messages import PushResult
 from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
 
 R = TypeVar("R")
 
@@ -22,6 +24,9 @@ class AsyncTransactionScope(Protocol):
 
     async def run(self, operation: Operation[R]) -> R:
         """Run an operation in this transaction."""
+
+    async def write(self, pushes: Sequence[Push]) -> list[list[PushResult]]:
+        """Run the pushes that end the block; the results of each."""
 
     def block(self) -> AbstractContextManager[None]:
         """Surround the caller's own code: what it raises passes through as it is."""

@@ -11,6 +11,7 @@ NAMES = (
     "sweeps",
     "hints_sent",
     "hints_received",
+    "wake_up_errors",
 )
 
 

@@ -39,8 +39,8 @@ class FlowInfo(msgspec.Struct, frozen=True):
 class ActionInfo(msgspec.Struct, frozen=True):
     """An action of a flow: the class that does it, and the plugin (distribution:version) that brings the class.
 
-    `warm` and `cold` are what it has still to do. The actions of a flow are one query, so they have the same before
-    them.
+    `warm` and `cold` are what it has still to do. The actions of a Spark flow are one query, so they have the same
+    before them. An action that workers run has the queue of its items, and the one that it pushes to, its `output`.
     """
 
     flow: str
@@ -51,6 +51,8 @@ class ActionInfo(msgspec.Struct, frozen=True):
     registered_at: datetime
     warm: int
     cold: int
+    queue: str | None = None
+    output: str | None = None
 
 
 class RegisteredFlow(NamedTuple):

@@ -16,6 +16,9 @@ class HintListener(Protocol):
     def sent(self) -> None:
         """Take note that a hint was sent to others; called from any thread."""
 
+    def failed(self) -> None:
+        """Take note that hints do not get through at present; called from any thread."""
+
 
 class Hints(Protocol):
     """The hints of one listener."""

@@ -65,7 +65,12 @@ class ScheduledInfo(msgspec.Struct, frozen=True):
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """A group: what waits (`lag`, `depth`), what is held, since when, and what is dead."""
+    """A group: what waits (`lag`, `depth`), what is held, since when, and what is dead.
+
+    Of a group that conflates, `effective_lag` is what will be delivered of the lag. `held_until`: nothing is delivered
+    until then, because a circuit breaker is open. Where very many partitions wait, what waits is not counted anew: it
+    is as it was at `sampled_at`, or, before the first sample, `at_least` so much.
+    """
 
     queue: str
     name: str
@@ -82,6 +87,11 @@ class GroupInfo(msgspec.Struct, frozen=True):
     enrolling: bool
     oldest_since: datetime | None
     dead_letters: int
+    effective_lag: int
+    paused: bool
+    held_until: datetime | None
+    sampled_at: datetime | None = None
+    at_least: bool = False
 
 
 class ClaimInfo(msgspec.Struct, frozen=True):
@@ -102,7 +112,7 @@ class ClaimInfo(msgspec.Struct, frozen=True):
     shared: bool
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadLetterInfo(msgspec.Struct, frozen=True):
     """A message that exhausted its attempts in a group, with a copy of its own."""
 
     dead_letter_id: int
@@ -121,6 +131,28 @@ class DeadLetter(msgspec.Struct, frozen=True):
     consumer: str | None
     died_at: datetime
     traceback: str | None = None
+
+
+class MessageState(msgspec.Struct, frozen=True):
+    """What a message is to one group: waiting, in flight, delayed, retrying, done, dead, cancelled or dropped.
+
+    Of a group with a window in Valkey: queued (it is there), or cold queued instead of waiting.
+
+    `attempt` counts the deliveries that count. `due_at` is when a lease or a wait ends. A message that is in flight may
+    have been cancelled, too. `progress` and `note` are what its handler noted.
+    """
+
+    group: str
+    state: str
+    attempt: int
+    due_at: datetime | None
+    consumer: str | None
+    error: str | None
+    dead_letter_id: int | None
+    cancelled_at: datetime | None
+    progress: float | None
+    note: str | None
+    noted_at: datetime | None
 
 
 class DeadReason(msgspec.Struct, frozen=True):

@@ -19,7 +19,8 @@ class Message(msgspec.Struct, frozen=True):
 
     Bytes are stored as they are, None as a null value (Kafka's tombstone), and any other value as JSON. A key without a
     partition picks the partition, so that messages of one key stay in order. With a `dedupe_id` it is stored once
-    within the queue's `dedupe_window`; without a partition and a key, the id picks the partition.
+    within the queue's `dedupe_window`; with a `unique_key`, as long as the push says. Without a partition and a key,
+    either picks the partition.
     """
 
     value: Any
@@ -27,6 +28,7 @@ class Message(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] | None = None
     partition: Name | None = None
     dedupe_id: str | None = None
+    unique_key: str | None = None
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
@@ -67,9 +69,10 @@ class Scheduled(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A message that was not stored again: its position among those given, and where the original is.
+    """A message that was not stored again, or that replaced another: its position among those given, and where the
+    earlier one is.
 
-    An original that is itself still scheduled has a `scheduled_id`, and neither offset nor id yet.
+    An earlier one that is itself still scheduled has a `scheduled_id`, and neither offset nor id yet.
     """
 
     position: int
@@ -81,8 +84,9 @@ class Duplicate(NamedTuple):
 class PushResult(msgspec.Struct, frozen=True):
     """Where a push went: one partition, consecutive offsets.
 
-    `count` messages were stored, or are scheduled; `duplicates` tells of the others. `timestamp` is the time of the
-    messages, or, while they are scheduled, when they were taken.
+    `count` messages were stored, or are scheduled; `duplicates` tells of the others. `replaced` tells which earlier
+    ones with the same unique key gave way; one that was scheduled was replaced in its place, and is not in `count`.
+    `timestamp` is the time of the messages, or, while they are scheduled, when they were taken.
     """
 
     queue: str
@@ -93,6 +97,7 @@ class PushResult(msgspec.Struct, frozen=True):
     timestamp: datetime
     scheduled: Scheduled | None = None
     duplicates: tuple[Duplicate, ...] = ()
+    replaced: tuple[Duplicate, ...] = ()
 
     @property
     def first_offset(self) -> int:
@@ -109,33 +114,43 @@ class PushResult(msgspec.Struct, frozen=True):
             raise self._too_early("ids")
         created_ms = milliseconds(self.timestamp)
         stored = [message_id(self.partition_id, offset, created_ms) for offset in range(first, first + self.count)]
-        for duplicate in self.duplicates:
-            if duplicate.id is None:
-                raise PenstockError(
-                    f"message {duplicate.position} is the duplicate of one that is scheduled and has no id yet"
-                )
-            stored.insert(duplicate.position, duplicate.id)
+        for position, _, found, _ in self._not_counted():
+            if found is None:
+                raise PenstockError(f"message {position} is the duplicate of one that is scheduled and has no id yet")
+            stored.insert(position, found)
         return stored
+
+    @property
+    def given(self) -> int:
+        """How many messages were given to the push."""
+        return self.count + len(self._not_counted())
+
+    def _not_counted(self) -> list[Duplicate]:
+        """Return what of the messages given is not in `count`, in their order."""
+        if not self.replaced:
+            return list(self.duplicates)
+        return sorted((*self.duplicates, *(each for each in self.replaced if each.scheduled_id is not None)))
 
     def part(self, start: int, stop: int) -> "PushResult":
         """Return the result for some of the messages, by their positions."""
-        before = sum(duplicate.position < start for duplicate in self.duplicates)
-        within = tuple(
-            duplicate._replace(position=duplicate.position - start)
-            for duplicate in self.duplicates
-            if start <= duplicate.position < stop
-        )
+        others = [each.position for each in self._not_counted()]
+        before = sum(position < start for position in others)
         first = self._first_offset
         return msgspec.structs.replace(
             self,
             _first_offset=first if first is None else first + start - before,
-            count=stop - start - len(within),
-            duplicates=within,
+            count=stop - start - sum(start <= position < stop for position in others),
+            duplicates=_part(self.duplicates, start, stop),
+            replaced=_part(self.replaced, start, stop),
         )
 
     def _too_early(self, what: str) -> PenstockError:
         due = self.scheduled.due_at.isoformat() if self.scheduled else "later"
         return PenstockError(f"these messages are due at {due} and get their {what} then; look at .scheduled")
+
+
+def _part(duplicates: tuple[Duplicate, ...], start: int, stop: int) -> tuple[Duplicate, ...]:
+    return tuple(each._replace(position=each.position - start) for each in duplicates if start <= each.position < stop)
 
 
 def encode(value: Any) -> bytes | None:

@@ -13,6 +13,7 @@ from penstock.errors import InvalidInput
 # What name_problem.sql takes. A character has four bytes at most.
 _GOOD_NAME = re.compile(r"(?!~|\*\Z)[^\x00-\x1f\x7f-\x9f]+").fullmatch
 _LONGEST_NAME = 255
+_DEEPEST = 50
 _CERTAINLY_SHORT = _LONGEST_NAME // 4
 _PLACE = ("queue", "partition")
 _GROUP = ("queue", "group", "partition")
@@ -91,9 +92,23 @@ def check_description(text: str | None) -> None:
         raise InvalidInput(f"a description must be a text without NUL characters, and {text!r} is not")
 
 
+def check_depth(what: str, value: Any) -> None:
+    """Refuse what is nested so deeply that not everybody could decode it: whoever stored it would stop the others."""
+    if _is_deeper(value, _DEEPEST):
+        raise InvalidInput(f"{what} must not be nested more than {_DEEPEST} levels deep")
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    if not isinstance(value, dict | list | tuple):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return not depth or any(_is_deeper(each, depth - 1) for each in parts)
+
+
 def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as JSON values, with lengths of time in seconds."""
     values = {name: seconds(value) for name, value in settings.items()}
+    check_depth("settings", values)
     try:
         msgspec.json.encode(values)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:

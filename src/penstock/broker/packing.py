@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.broker.decoding import decode_headers, decode_key
+from penstock.broker.decoding import decode_headers, decode_key, headers_problem
 from penstock.broker.messages import Message, StoredMessage
 from penstock.broker.runs import moments, read_runs, stamp_of
 from penstock.errors import InvalidInput
@@ -178,6 +178,55 @@ def join(segments: Sequence[Segment]) -> list[Segment]:
         else:
             joined[-1].append(segment)
     return [same[0] if len(same) == 1 else _concatenated(same) for same in joined]
+
+
+def with_header(segment: Segment, name: str, value: str | None) -> list[Segment]:
+    """Return a segment in which each message has a header with this value, or none of that name where it is None.
+
+    `name` is in small letters; what has the same name in other letters goes.
+    """
+    headers, ends = segment.headers, segment.header_ends
+    if headers is None or ends is None:
+        if value is None:
+            return [segment]
+        column = _join([msgspec.json.encode({name: value})] * segment.count)
+    else:
+        # A character of the name may be written as an escape, or be another that means the same in small letters.
+        if value is None and headers.isascii() and name.encode() not in headers.lower() and b"\\u" not in headers:
+            return [segment]
+        texts = split(headers, ends, 0)
+        if len(texts) != segment.count:
+            raise InvalidInput(f"a segment of {segment.count} messages has the headers of {len(texts)}")
+        column = _join(list(_with_header(texts, name, value)))
+    made = msgspec.structs.replace(segment, headers=column.data, header_ends=column.ends)
+    if made.count == 1 or _envelope_bytes(made) <= MAX_SEGMENT_BYTES:
+        return [made]
+    # The headers are too many now: packed anew, in more segments.
+    whole = Slice(0, made.count, datetime.min, 0, None, None, 0, *_columns_of(made))
+    return pack([Message(each.value, key=each.key, headers=each.headers) for each in unpack("", "", 0, whole)])
+
+
+def _columns_of(segment: Segment) -> tuple[Any, ...]:
+    start = None if segment.keys is None else 0
+    return (
+        *(segment.body, segment.ends),
+        *(start, segment.keys, segment.key_ends),
+        *(0, segment.headers, segment.header_ends),
+    )
+
+
+def _with_header(texts: Sequence[bytes], name: str, value: str | None) -> Iterator[bytes]:
+    more = {} if value is None else {name: value}
+    for text in texts:
+        try:
+            headers = _headers_decoder.decode(text) if text else {}
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            headers = None
+        # A NUL can only come as an escape.
+        if headers is None or (b"\\u0000" in text and headers_problem(text)):
+            raise InvalidInput(f"the headers of a message cannot be read: {headers_problem(text)}")
+        headers = {given: text for given, text in headers.items() if given.casefold() != name} | more
+        yield msgspec.json.encode(headers) if headers else b""
 
 
 def unpack(queue: str, partition: str, partition_id: int, part: Slice, attempt: int = 0) -> list[StoredMessage]:

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from penstock.broker.arguments import Seconds, delay_time
+from penstock.broker.arguments import LONGEST_DELAY, Seconds, delay_time, positive
 from penstock.broker.messages import Message
 from penstock.broker.names import check_moment, check_names, check_new_names
 from penstock.broker.packing import Segment, pack
@@ -46,32 +46,61 @@ class Due(NamedTuple):
     at: datetime | None
 
 
+class Uniqueness(NamedTuple):
+    """How long a unique key counts: for so many seconds, or until its message is 'taken' or 'done'.
+
+    If both are given, both must hold. With `replace`, an earlier message that still waits gives way.
+    """
+
+    seconds: float | None
+    until: str | None
+    replace: bool
+
+
 class PushBatch(msgspec.Struct, frozen=True):
     """Messages for one partition, in order, packed; those with a `due` are scheduled.
 
-    `dedupe_ids` has an entry for each message, where any of them has one.
+    `dedupe_ids` has an entry for each message, where any of them has one, and so has `unique_keys`. Where there are
+    unique keys each message is a segment, and `uniqueness` says for how long they count.
     """
 
     place: Place
     segments: Sequence[Segment]
     due: Due | None = None
     dedupe_ids: Sequence[str | None] | None = None
+    unique_keys: Sequence[str | None] | None = None
+    uniqueness: Uniqueness | None = None
 
     def __post_init__(self) -> None:
         check_new_names(*self.place)
+        if not self.segments:
+            raise InvalidInput("an empty push: give at least one message")
         if self.dedupe_ids is not None:
-            _check_dedupe_ids(self.dedupe_ids)
+            _check_texts("dedupe_id", self.dedupe_ids)
+        if self.unique_keys is not None:
+            _check_texts("unique_key", self.unique_keys)
+            if len(self.unique_keys) != len(self.segments):
+                raise InvalidInput("with unique keys, each message is a segment and has an entry among them")
 
     @classmethod
-    def of(cls, place: Place, messages: Sequence[Message], due: Due | None = None) -> "PushBatch":
+    def of(
+        cls,
+        place: Place,
+        messages: Sequence[Message],
+        due: Due | None = None,
+        uniqueness: Uniqueness | None = None,
+    ) -> "PushBatch":
         """Pack messages whose values are bytes or None."""
+        if uniqueness is not None:
+            segments = [segment for message in messages for segment in pack([message])]
+            return cls(place, segments, due, None, [message.unique_key for message in messages], uniqueness)
         once = any(message.dedupe_id is not None for message in messages)
         return cls(place, pack(messages), due, [message.dedupe_id for message in messages] if once else None)
 
     @property
     def plain(self) -> bool:
         """Whether it is pushed now, and no message of it counts once."""
-        return self.due is None and self.dedupe_ids is None
+        return self.due is None and self.dedupe_ids is None and self.unique_keys is None
 
     @property
     def count(self) -> int:
@@ -91,9 +120,36 @@ def due(delay: Seconds | None, at: datetime | None) -> Due | None:
     return Due(delay, at)
 
 
-def _check_dedupe_ids(dedupe_ids: Iterable[str | None]) -> None:
-    for each in dedupe_ids:
+def uniqueness(
+    messages: Sequence[Message], seconds: Seconds | None, until: str | None, replace: bool
+) -> Uniqueness | None:
+    """Return for how long the unique keys of messages count; None where none has one."""
+    keys = [message.unique_key for message in messages if message.unique_key is not None]
+    if not keys:
+        if seconds is not None or until is not None or replace:
+            raise InvalidInput("unique_for, unique_until and replace belong to a unique_key: give one")
+        return None
+    if seconds is None and until is None:
+        raise InvalidInput("a unique_key needs unique_for or unique_until: say for how long it counts")
+    length = positive("unique_for", seconds)
+    if length is not None and length > LONGEST_DELAY:
+        raise InvalidInput(f"unique_for is {seconds!r} but must be at most {LONGEST_DELAY} seconds")
+    if until not in (None, "taken", "done"):
+        raise InvalidInput(f"unique_until is {until!r} but must be 'taken' or 'done'")
+    if not isinstance(replace, bool):
+        raise InvalidInput(f"replace is {replace!r} but must be True or False")
+    _check_texts("unique_key", keys)
+    if any(message.dedupe_id is not None for message in messages):
+        raise InvalidInput("a push can have dedupe ids or unique keys, and not both")
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InvalidInput(f"the unique_key {twice!r} is given twice in one push")
+    return Uniqueness(length, until, replace)
+
+
+def _check_texts(what: str, texts: Iterable[str | None]) -> None:
+    for each in texts:
         if each is not None and (not isinstance(each, str) or not each):
-            raise InvalidInput(f"a dedupe_id must be a text of at least one character, and {each!r} is not")
+            raise InvalidInput(f"a {what} must be a text of at least one character, and {each!r} is not")
         if each is not None:
-            check_names(each, what=("dedupe_id",))
+            check_names(each, what=(what,))

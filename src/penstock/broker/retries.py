@@ -52,6 +52,13 @@ class Attempts:
             raise error
         return pause
 
+    def pause_unsent(self, error: Unavailable) -> float:
+        """Return how long to wait for a server that is away and has not got the call, or raise when the time is up."""
+        pause = next(self._pauses, None)
+        if pause is None:
+            raise self._unknown or error
+        return pause
+
     def _pause_of_stamped(self, error: Unavailable | Retryable, unknown: bool) -> float:
         is_first = self._unknown is None
         if is_first and unknown and isinstance(error, Unavailable):

@@ -5,12 +5,14 @@ PostgreSQL's is `penstock.postgres.database`. The micro-batcher is one, too, whi
 consumers know no more of a broker than what is here. Whatever a transport raises is a `PenstockError`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from penstock.broker.hints import HintSource
+from penstock.broker.messages import PushResult
 from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
 
 R = TypeVar("R")
 
@@ -23,6 +25,9 @@ class TransactionScope(Protocol):
 
     def run(self, operation: Operation[R]) -> R:
         """Run an operation in this transaction."""
+
+    def write(self, pushes: Sequence[Push]) -> list[list[PushResult]]:
+        """Run the pushes that end the block; the results of each."""
 
     def block(self) -> AbstractContextManager[None]:
         """Surround the caller's own code: what it raises passes through as it is."""

@@ -1,4 +1,4 @@
-"""The connection options, which every command takes: --url, --home and --timeout."""
+"""The connection options, which every command takes: --url, --home, --valkey-url and --timeout."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ class Given:
 
     url: str | None = None
     home: str | None = None
+    valkey_url: str | None = None
     timeout: float | None = None
 
     def settings(self) -> "Settings":
@@ -28,7 +29,7 @@ class Given:
         """Open a client."""
         from penstock.client.client import Client
 
-        return Client(self.url, home=self.home, timeout=self.timeout)
+        return Client(self.url, home=self.home, valkey_url=self.valkey_url, timeout=self.timeout)
 
 
 def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
@@ -50,6 +51,13 @@ CONNECTION: tuple[click.Option, ...] = (
         expose_value=False,
         callback=_keep,
         help="Keep the embedded server in this folder (PENSTOCK_HOME).",
+    ),
+    click.Option(
+        ["--valkey-url"],
+        metavar="URL",
+        expose_value=False,
+        callback=_keep,
+        help="Use the Valkey at this valkey://… address (PENSTOCK_VALKEY_URL), or none.",
     ),
     click.Option(
         ["--timeout"],

@@ -11,7 +11,7 @@ from penstock.cli.options import Command, confirm, group_option, json_option, ye
 from penstock.errors import NotFound
 
 if TYPE_CHECKING:
-    from penstock.broker.infos import DeadLetter
+    from penstock.broker.infos import DeadLetterInfo
     from penstock.client.client import Client
 
 _LETTER = ("dead_letter_id", "group", "partition", "offset", "reason", "attempts", "died_at", "last_error")
@@ -205,7 +205,7 @@ def _inspect(client: "Client", queue: str, group: str | None, wanted: int, as_js
     output.show_one(record, as_json)
 
 
-def _record(letter: "DeadLetter") -> dict[str, Any]:
+def _record(letter: "DeadLetterInfo") -> dict[str, Any]:
     import msgspec
 
     from penstock.operations import envelopes

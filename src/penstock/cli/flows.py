@@ -1,15 +1,15 @@
 """Flows: run the flows of a file, list all flows and their status, pause and resume them."""
 
 import importlib.util
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli import output
 from penstock.cli.connection import Given
+from penstock.cli.interrupts import StopSignals
 from penstock.cli.options import Command, epilog, json_option, spark_conf, spark_options
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def run(
 
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtra("spark", "Running flows")
-    with _Signals() as signals:
+    with StopSignals() as signals:
         settings = context.ensure_object(Given).settings()
         options = spark_conf(master, remote, conf)
         flows = _load(file, names)
@@ -80,7 +80,12 @@ def run(
 
         supervisor = Supervisor(flows, settings, once=once, checkpoints=checkpoints, reset=reset, echo=output.remark)
         supervisor.require_free()
-        signals.stop_with(supervisor.end)
+
+        def stop() -> None:
+            output.remark("stopping…")
+            supervisor.end()
+
+        signals.stop_with(stop)
         with sessions.opened(settings, master, remote, options) as spark, _live() as show:
             signals.begin()
             ran_well = supervisor.run(spark, show)
@@ -98,52 +103,6 @@ def _load(file: str, names: tuple[str, ...]) -> "list[Flow]":
     if unknown:
         raise InvalidInput(f"{file} has no flow {', '.join(sorted(unknown))}")
     return [flow for flow in flows if not names or flow.name in names]
-
-
-class _Signals:
-    """Ctrl-C and SIGTERM: the first one stops the run in order, also while Spark starts; the second one at once.
-
-    A start of Spark is not interrupted but stopped as soon as it is done: PySpark would leave its Java running.
-    """
-
-    def __init__(self) -> None:
-        self._stop: Callable[[], None] | None = None
-        self._count = 0
-        self._has_begun = False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> "_Signals":
-        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        self._install()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if kind is None or self._has_begun or self._count > 1:
-            return False
-        # A signal to all processes may have ended Spark while it started.
-        return kind is KeyboardInterrupt or (self._count == 1 and issubclass(kind, Exception))
-
-    def stop_with(self, stop: Callable[[], None]) -> None:
-        """Let the first signal call a function from now on; before, it interrupts what is done."""
-        self._stop = stop
-
-    def begin(self) -> None:
-        """Take Ctrl-C back from Spark, which has started."""
-        self._has_begun = True
-        self._install()
-
-    def _install(self) -> None:
-        for number in self._before:
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number: int, frame: Any) -> None:
-        self._count += 1
-        if self._stop is None or self._count > 1:
-            raise KeyboardInterrupt
-        output.remark("stopping…")
-        self._stop()
 
 
 @contextmanager

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _OPTIONS = ("queue", "group", "mode", "subscription")
 _COLUMNS = (
     *("queue", "name", "mode", "lag", "depth", "ready", "claimed", "waiting"),
-    *("oldest_since", "oldest_age", "dead_letters", "enrolling"),
+    *("oldest_since", "oldest_age", "dead_letters", "enrolling", "effective_lag", "paused", "held_until"),
+    "sampled_at",
 )
 # Columns that fit into 80 characters.
 _SHORT = ("queue", "name", "mode", "lag", "ready", "claimed", "waiting", "age", "dead")
@@ -42,12 +43,15 @@ def groups(given: Given, queue: str | None, as_json: bool) -> None:
 
     Prints queue, name, mode, lag (messages not acknowledged), depth (messages neither acknowledged nor claimed), the
     number of partitions or ranges that are ready, claimed and waiting (for a retry or a delay), the time and the age in
-    seconds of the oldest of them, dead letters, and whether the group is still enrolling partitions. On a terminal
-    narrower than 120 columns, depth and enrolling are left out and the age is shortened.
+    seconds of the oldest of them, dead letters, whether the group is still enrolling partitions, the effective lag
+    (what will be delivered of the lag of a group that conflates), whether it is paused, or until when it is held, and
+    where more than 10,000 partitions wait, when these numbers were sampled; before the first sample, the lag begins
+    with a plus sign: there is more than that.
+    On a terminal narrower than 120 columns only the first ones are printed, and the age is shortened.
     """
     with given.client() as client:
         columns = _SHORT if output.is_narrow() and not as_json else _COLUMNS
-        output.show(map(_record, client.groups(queue)), columns, as_json)
+        output.show((_record(info, as_json) for info in client.groups(queue)), columns, as_json)
 
 
 @click.command(cls=Command, examples=("penstock lag orders", "penstock lag orders --group billing --max 1000"))
@@ -77,12 +81,13 @@ def lag(context: click.Context, queue: str, group: str, most: int | None, as_jso
         (
             "penstock group create orders mailer --mode shared --set max_attempts=10",
             "penstock group configure orders mailer --set lease_time=60 --reset max_attempts",
+            "penstock group pause orders mailer",
             "penstock group delete orders mailer --yes",
         )
     )
 )
 def group() -> None:
-    """Create, configure or delete a group."""
+    """Create, configure, pause or delete a group."""
 
 
 @group.command(
@@ -145,6 +150,33 @@ def configure(
         output.show_settings(now)
 
 
+@group.command(cls=Command, examples=("penstock group pause orders billing",))
+@click.argument("queue")
+@click.argument("group")
+@click.pass_obj
+def pause(given: Given, queue: str, group: str) -> None:
+    """Pause delivery to a group.
+
+    Messages that are claimed can still be acknowledged, and pushes go on.
+    """
+    with given.client() as client:
+        changed = client.pause_group(queue, group)
+    click.echo(f"paused group {group} of queue {queue}" if changed else f"group {group} of queue {queue} was paused")
+
+
+@group.command(cls=Command, examples=("penstock group resume orders billing",))
+@click.argument("queue")
+@click.argument("group")
+@click.pass_obj
+def resume(given: Given, queue: str, group: str) -> None:
+    """Resume delivery to a paused group."""
+    with given.client() as client:
+        changed = client.resume_group(queue, group)
+    click.echo(
+        f"resumed group {group} of queue {queue}" if changed else f"group {group} of queue {queue} was not paused"
+    )
+
+
 @group.command(cls=Command, examples=("penstock group delete orders billing --yes",))
 @click.argument("queue")
 @click.argument("group")
@@ -161,13 +193,15 @@ def delete(given: Given, queue: str, group: str, yes: bool) -> None:
     click.echo(f"deleted group {group} of queue {queue}")
 
 
-def _record(info: "GroupInfo") -> dict[str, Any]:
+def _record(info: "GroupInfo", as_json: bool) -> dict[str, Any]:
     import msgspec
 
     from penstock.operations.groups import oldest_age
 
     age = oldest_age(info)
     record = {**msgspec.structs.asdict(info), "oldest_age": age}
+    if info.at_least and not as_json:
+        record["lag"] = f"+{info.lag}"
     return {**record, "age": _short(age), "dead": info.dead_letters} if output.is_narrow() else record
 
 

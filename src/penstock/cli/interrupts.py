@@ -8,7 +8,7 @@ while messages are written out, and while a shell command runs. A second Ctrl-C 
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -62,3 +62,49 @@ class Interrupts:
             self.seen.set()
             raise KeyboardInterrupt
         self.seen.set()
+
+
+class StopSignals:
+    """For commands on Spark: the first signals, `times` of them, stop in order, also while Spark starts; more, at once.
+
+    A start of Spark is not interrupted but stopped as soon as it is done: PySpark would leave its Java running.
+    """
+
+    def __init__(self, times: int = 1) -> None:
+        self._times = times
+        self._stop: Callable[[], None] | None = None
+        self._has_begun = False
+        self._before: dict[signal.Signals, Any] = {}
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._install()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if kind is None or self._has_begun or self.count > self._times:
+            return False
+        # A signal to all processes may have ended Spark while it started.
+        return kind is KeyboardInterrupt or (self.count > 0 and issubclass(kind, Exception))
+
+    def stop_with(self, stop: Callable[[], None]) -> None:
+        """Let the first signals call a function from now on; before, they interrupt what is done."""
+        self._stop = stop
+
+    def begin(self) -> None:
+        """Take Ctrl-C back from Spark, which has started."""
+        self._has_begun = True
+        self._install()
+
+    def _install(self) -> None:
+        for number in self._before:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self._stop is None or self.count > self._times:
+            raise KeyboardInterrupt
+        self._stop()

@@ -1,4 +1,4 @@
-"""Batch jobs on Spark: archive a queue, and backfill one queue from another."""
+"""Batch jobs on Spark: archive a queue, backfill one queue from another, roll metrics up."""
 
 import logging
 import os
@@ -175,6 +175,46 @@ def backfill(
     else:
         what = f"{output.counted(result.messages, 'message')} of {output.counted(result.partitions, 'partition')}"
         click.echo(f"{'would replay' if dry_run else 'replayed'} {what} of {source} into {target}")
+
+
+@click.command(
+    cls=Command,
+    examples=("penstock rollup", "penstock rollup --since 7d", "penstock rollup --master spark://host:7077 --json"),
+)
+@click.option(
+    "--since",
+    callback=moment,
+    metavar="TIME",
+    help="Begin with the day of a time: ISO 8601, or 10m, 2h, 3d ago; default: yesterday.",
+)
+@spark_options
+@json_option
+@click.pass_obj
+def rollup(
+    given: Given,
+    since: datetime | None,
+    as_json: bool,
+    master: str | None,
+    remote: str | None,
+    conf: tuple[str, ...],
+) -> None:
+    """Roll the metrics of all queues up to minutes, hours and days.
+
+    Runs as a Spark job and may be repeated: run it once a day. `penstock metrics QUEUE --resolution hour` prints what
+    it made, also after metrics_retention has dropped the values themselves.
+    """
+    from penstock.pipeline.rolling_up import rollup as run
+
+    settings = _settings(given)
+    with _session(settings, master, remote, conf) as session:
+        result = run(since=since, url=settings.url, spark=session)
+    if as_json:
+        output.show([result._asdict()], (), True)
+    else:
+        click.echo(
+            f"stored {output.counted(result.stored, 'rollup')} of {output.counted(result.queues, 'queue')}"
+            f" from {result.since:%Y-%m-%d} on"
+        )
 
 
 def _bound(context: click.Context, text: str | None) -> int | datetime | None:

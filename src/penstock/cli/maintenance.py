@@ -39,7 +39,7 @@ def maintain(given: Given, once: bool, every: float, as_json: bool) -> None:
     Runs until Ctrl-C or SIGTERM, then exits with 0. Any number of processes may run it: one works at a time. For each
     pass, prints when it ended, the partitions visited, the segments and messages dropped, and the segments merged.
     Between passes it fires due timers about once a second: it releases expired leases, ends delays and backoffs, and
-    publishes scheduled messages, so that this happens even when no consumer runs.
+    publishes scheduled messages, so that this happens even when no consumer runs. It also fires schedules.
     """
     from penstock.operations import maintenance
 

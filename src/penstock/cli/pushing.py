@@ -35,6 +35,7 @@ _BATCH_BYTES = 8 << 20
         "penstock push orders --format json < events.ndjson",
         "penstock push reminders 'pay your bill' --delay 3d",
         "penstock push orders '{\"id\": 1}' --dedupe-id order-1",
+        "penstock push reports '{}' --unique-key daily --unique-until done",
         "penstock push orders --null --key customer-7",
         "penstock read orders 0 --json | penstock push copy --format envelope",
     ),
@@ -65,6 +66,16 @@ _BATCH_BYTES = 8 << 20
     metavar="ID",
     help="Store the message once within the queue's dedupe_window; needs exactly one message.",
 )
+@click.option("--unique-key", metavar="KEY", help="Store the message only if none with this key counts; see below.")
+@click.option(
+    "--unique-for", metavar="TIME", callback=duration, help="Let the key count for this many seconds, or 10m, 2h, 3d."
+)
+@click.option(
+    "--unique-until",
+    type=click.Choice(["taken", "done"]),
+    help="Let the key count until its message is taken, or done.",
+)
+@click.option("--replace", is_flag=True, help="Replace an earlier message with the same unique key that still waits.")
 @click.option(
     "--delay",
     metavar="TIME",
@@ -92,6 +103,10 @@ def push(
     key: str | None,
     headers: dict[str, str],
     dedupe_id: str | None,
+    unique_key: str | None,
+    unique_for: float | None,
+    unique_until: str | None,
+    replace: bool,
     delay: float | None,
     at: datetime | None,
     batch: int,
@@ -105,12 +120,16 @@ def push(
     earlier batches is printed.
 
     An envelope is an object with `value` (any JSON; null is a null value), `value_text` or `value_base64`, and
-    optionally `key`, `headers`, `partition` and `dedupe_id`; options of the command override it. Blank lines are
-    messages only in the text format.
+    optionally `key`, `headers`, `partition`, `dedupe_id` and `unique_key`; options of the command override it. Blank
+    lines are messages only in the text format.
+
+    A message with a unique key is not stored while the queue's last one with that key counts: for the time of
+    --unique-for, and until what --unique-until says.
 
     Prints for each partition its name, the first offset, the number of messages, and the id of a single message. For
     scheduled messages it prints the due time instead of the offset, and the ids that `penstock scheduled --cancel`
-    takes. Duplicates are not stored; their number is printed on stderr and is in the JSON.
+    takes. Duplicates are not stored; their number is printed on stderr and is in the JSON, and so is the number of
+    messages that were replaced.
     """
     if as_null and (messages or form != "text"):
         raise click.UsageError("--null cannot be combined with messages or --format")
@@ -118,11 +137,18 @@ def push(
         raise click.UsageError(
             "--dedupe-id needs exactly one message; for several, push envelopes with a dedupe_id each"
         )
+    if unique_key is not None and not as_null and (len(messages) != 1 or messages == ("-",)):
+        raise click.UsageError(
+            "--unique-key needs exactly one message; for several, push envelopes with a unique_key each"
+        )
+    if (unique_for is not None or unique_until or replace) and unique_key is None and form != "envelope":
+        raise click.UsageError("--unique-for, --unique-until and --replace need --unique-key")
     if delay is not None and at is not None:
         raise click.UsageError("give --delay or --at, not both")
     from penstock.broker.messages import Message
 
-    make = _maker("null" if as_null else form, Message(b"", key, headers, partition, dedupe_id))
+    make = _maker("null" if as_null else form, Message(b"", key, headers, partition, dedupe_id, unique_key))
+    unique: dict[str, Any] = {"unique_for": unique_for, "unique_until": unique_until, "replace": replace}
     tally = Tally(queue)
     line = 0
     try:
@@ -132,7 +158,8 @@ def push(
                 made = [message for number, text in enumerate(lines, line + 1) for message in make(number, text)]
                 line += len(lines)
                 if made:
-                    tally.add(client.push_many(queue, made, delay=delay, at=at))
+                    options = unique if any(message.unique_key is not None for message in made) else {}
+                    tally.add(client.push_many(queue, made, delay=delay, at=at, **options))
                     advance(len(made))
     except (Exception, KeyboardInterrupt) as error:
         if tally.count:
@@ -149,6 +176,7 @@ class Tally:
         self._partitions: dict[str, dict[str, Any]] = {}
         self._later: list[dict[str, Any]] = []
         self._duplicates = 0
+        self._replaced = 0
         self.count = 0
 
     def add(self, results: "Sequence[PushResult]") -> None:
@@ -156,6 +184,7 @@ class Tally:
         for result in results:
             self.count += result.count
             self._duplicates += len(result.duplicates)
+            self._replaced += len(result.replaced)
             known = self._partitions.get(result.partition)
             if result.scheduled is not None:
                 self._later.append(_scheduled(result))
@@ -164,6 +193,7 @@ class Tally:
             else:
                 known["count"] += result.count
                 known["duplicates"] += len(result.duplicates)
+                known["replaced"] += len(result.replaced)
                 known["id"] = None
 
     def show(self, as_json: bool) -> None:
@@ -177,6 +207,8 @@ class Tally:
                 output.remark(f"pushed {messages} to {places} of {self._queue}")
         if self._duplicates:
             output.remark(f"{output.counted(self._duplicates, 'duplicate')} not stored again")
+        if self._replaced:
+            output.remark(f"{output.counted(self._replaced, 'earlier message')} replaced")
         records = [*self._partitions.values(), *self._later]
         if not for_person or len(records) <= _FEW:
             start, identity = ("due_at", "scheduled_ids") if self._later else ("first_offset", "id")
@@ -191,6 +223,7 @@ def _stored(result: "PushResult") -> dict[str, Any]:
         "count": result.count,
         "id": str(result.ids[0]) if result.count == 1 and not result.duplicates else None,
         "duplicates": len(result.duplicates),
+        "replaced": len(result.replaced),
     }
 
 
@@ -203,6 +236,7 @@ def _scheduled(result: "PushResult") -> dict[str, Any]:
         "count": result.count,
         "scheduled_ids": list(scheduled.ids) if scheduled else [],
         "duplicates": len(result.duplicates),
+        "replaced": len(result.replaced),
     }
 
 
@@ -233,6 +267,7 @@ def _maker(form: str, given: "Message") -> "Callable[[int, bytes], list[Message]
                 {**(message.headers or {}), **(given.headers or {})} or None,
                 given.partition or message.partition,
                 given.dedupe_id or message.dedupe_id,
+                given.unique_key or message.unique_key,
             )
         ]
 

@@ -150,6 +150,29 @@ def configure(
         output.show_settings(now)
 
 
+@click.command(cls=Command, examples=("penstock pause orders",))
+@click.argument("queue")
+@click.pass_obj
+def pause(given: Given, queue: str) -> None:
+    """Refuse pushes to a queue.
+
+    Messages are delivered as ever. `penstock group pause` pauses their delivery to a group.
+    """
+    with given.client() as client:
+        changed = client.pause_queue(queue)
+    click.echo(f"paused pushes to queue {queue}" if changed else f"pushes to queue {queue} were paused")
+
+
+@click.command(cls=Command, examples=("penstock resume orders",))
+@click.argument("queue")
+@click.pass_obj
+def resume(given: Given, queue: str) -> None:
+    """Take pushes to a paused queue again."""
+    with given.client() as client:
+        changed = client.resume_queue(queue)
+    click.echo(f"resumed pushes to queue {queue}" if changed else f"pushes to queue {queue} were not paused")
+
+
 @click.command(cls=Command, examples=("penstock purge orders --yes", "penstock purge orders --partition eu --yes"))
 @click.argument("queue")
 @partition_option

@@ -12,20 +12,29 @@ import click
 
 from penstock import __version__
 from penstock.cli import (
+    auditing,
     claims,
+    consumers,
     dead_letters,
+    dispatching,
     flows,
     groups,
     jobs,
+    keys,
     maintenance,
     popping,
     pushing,
     queues,
     reading,
+    rules,
+    schedules,
     scheduling,
     schema,
     seeking,
     services,
+    serving,
+    status,
+    workers,
 )
 from penstock.cli.connection import CONNECTION, Given
 from penstock.errors import (
@@ -34,6 +43,8 @@ from penstock.errors import (
     InvalidInput,
     NotFound,
     PenstockError,
+    QueuePaused,
+    RateLimited,
     Retryable,
     SetupError,
     Unavailable,
@@ -43,6 +54,8 @@ _CODES: tuple[tuple[type[PenstockError], int], ...] = (
     (InvalidInput, 2),
     (NotFound, 3),
     (Retryable, 4),
+    (RateLimited, 4),
+    (QueuePaused, 4),
     (Unavailable, 4),
     (SetupError, 5),
 )
@@ -53,10 +66,10 @@ BROKEN_PIPE = 141
 _EPILOG = """\b
 Exit codes:
     0  success
-    1  any other error, or a count above its limit (lag --max, verify)
+    1  any other error, a count above its limit (lag --max, verify), or a problem (status)
     2  invalid command line or input; nothing was changed
     3  the queue, partition, group, message or claim does not exist
-    4  the database is unreachable or busy; retrying may help
+    4  the database is unreachable or busy, or the queue paused or over its rate; retrying may help
     5  installation, schema or permission problem; run `penstock doctor`
   130  interrupted by Ctrl-C
 
@@ -97,6 +110,10 @@ class Root(click.Group):
             ctx.exit(BROKEN_PIPE)
         except OSError as error:
             _fail(ctx, error, str(error), 1)
+        finally:
+            # CPython takes note of a KeyboardInterrupt that leaves text which it executes, as the import of a dataclass
+            # does, and dies of SIGINT at its end although the command ended in order. Other text clears the note.
+            exec("")  # noqa: S102
 
 
 class Lazy(click.Group):
@@ -138,15 +155,18 @@ def root(context: click.Context) -> None:
 
 
 _COMMANDS: dict[str, list[click.Command]] = {
-    "Services": [services.up, services.down, services.doctor, services.config, services.demo],
+    "Services": [services.up, services.down, serving.serve, services.doctor, services.config, services.demo],
     "Schema": [schema.migrate, schema.sql, schema.grant, schema.database],
     "Messages": [pushing.push, popping.pop, reading.read, reading.get, reading.tail, scheduling.scheduled],
+    "Schedules": [schedules.schedule],
     "Queues": [
         queues.queues,
         queues.partitions,
         queues.describe,
         queues.create,
         queues.configure,
+        queues.pause,
+        queues.resume,
         queues.purge,
         queues.delete,
     ],
@@ -160,8 +180,26 @@ _COMMANDS: dict[str, list[click.Command]] = {
         dead_letters.dead_letters,
         dead_letters.redrive,
         dead_letters.discard,
+        rules.rule,
     ],
+    "Health": [
+        status.status,
+        status.checks,
+        status.metrics,
+        jobs.rollup,
+        consumers.consumers,
+        consumers.breakers,
+    ],
+    "Access": [keys.keys, auditing.audit],
     "Flows": [flows.run, flows.flows, jobs.archive, jobs.archives, jobs.backfill],
+    "Actions": [
+        workers.worker,
+        workers.actions,
+        workers.tasks,
+        workers.cancel,
+        dispatching.dispatch,
+        dispatching.windows,
+    ],
     "Maintenance": [
         maintenance.maintain,
         maintenance.verify,

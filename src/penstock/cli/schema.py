@@ -79,15 +79,15 @@ def sql() -> None:
     cls=Command,
     examples=("penstock grant producer shop", 'penstock grant consumer reports --sql | psql "$DATABASE_URL"'),
 )
-@click.argument("role", type=click.Choice(["producer", "consumer", "admin"]))
+@click.argument("role", type=click.Choice(["producer", "consumer", "gateway", "admin"]))
 @click.argument("user")
 @click.option("--sql", "as_sql", is_flag=True, help="Print the SQL instead of running it, without connecting.")
 @click.pass_obj
 def grant(given: Given, role: str, user: str, as_sql: bool) -> None:
     """Grant a role to a database user.
 
-    A producer pushes; a consumer reads, pops and acknowledges; an admin may do everything. Creates the roles
-    penstock_producer, penstock_consumer and penstock_admin if they are missing.
+    A producer pushes; a consumer reads, pops and acknowledges; a gateway looks up API keys; an admin may do everything.
+    Creates the roles penstock_producer, penstock_consumer, penstock_gateway and penstock_admin if they are missing.
 
     Run it as a superuser, or as the owner of the schema penstock with CREATEROLE.
     """

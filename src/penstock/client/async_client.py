@@ -4,16 +4,18 @@ A thin, typed layer: each method builds a call and runs it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from penstock import forks
 from penstock import settings as settings_module
+from penstock import tracing as traces
 from penstock.batching.transport import Batching
 from penstock.broker.arguments import Name, Seconds, as_text, patience
 from penstock.broker.async_transport import AsyncTransport
@@ -34,28 +36,38 @@ from penstock.broker.operations.log import (
     Maintain,
     Purge,
 )
-from penstock.broker.operations.pushing import CancelScheduled, ListScheduled, Push
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import ListScheduled, Push
 from penstock.broker.operations.reading import Get
 from penstock.broker.places import Place, Slices
-from penstock.broker.pushing import Producer, PushBatch, due
+from penstock.broker.pushing import Producer, PushBatch, due, uniqueness
 from penstock.client import pushes, transports
+from penstock.client.async_items import AsyncItems
+from penstock.client.async_monitoring import AsyncMonitoring
 from penstock.client.async_operating import AsyncOperator
 from penstock.client.async_transaction import AsyncTransaction
 from penstock.client.paging import Paging
 from penstock.client.tailing import Tail
 from penstock.consuming.async_batch import AsyncBatch
 from penstock.consuming.async_consumer import AsyncConsumer
+from penstock.consuming.async_loops import AsyncLoops
+from penstock.consuming.async_results import AsyncResults
+from penstock.consuming.reporting import Reports
 from penstock.consuming.waiting import WaitGroups
 from penstock.consuming.wakes import Wakes
 from penstock.errors import InvalidInput
+from penstock.scheduling.async_scheduler import AsyncScheduler, FiredSchedules
+
+R = TypeVar("R")
 
 
-class AsyncClient(AsyncOperator):
+class AsyncClient(AsyncOperator, AsyncItems, AsyncMonitoring):
     """A connection pool to one penstock.
 
-    `url` is a `postgresql://…` address. Without it, and without `PENSTOCK_URL`, the client uses the embedded
-    PostgreSQL of `home`, starting it if it is not running. Safe to share between tasks. Close it, or use it as a
-    context manager.
+    `url` is a `postgresql://…` address, or that of a gateway, `http://…`. Without it, and without `PENSTOCK_URL`, the
+    client uses the embedded PostgreSQL of `home`, starting it if it is not running, and `valkey_url` is the Valkey
+    beside it. With it, there is no Valkey unless `valkey_url` or `PENSTOCK_VALKEY_URL` names one.
+    Safe to share between tasks. Close it, or use it as a context manager.
     """
 
     def __init__(
@@ -63,6 +75,7 @@ class AsyncClient(AsyncOperator):
         url: str | None = None,
         *,
         home: str | Path | None = None,
+        valkey_url: str | None = None,
         timeout: float | None = None,
         connect_timeout: float | None = None,
         pool_size: int | None = None,
@@ -70,12 +83,15 @@ class AsyncClient(AsyncOperator):
         pop_batching: bool | None = None,  # async only
         pending_check: bool | None = None,
         notify: bool | None = None,
+        metrics: bool | None = None,
+        tracing: bool | None = None,
         transport: AsyncTransport | None = None,
     ) -> None:
         self.settings = settings_module.resolve(
             {
                 "url": url,
                 "home": home,
+                "valkey_url": valkey_url,
                 "timeout": timeout,
                 "connect_timeout": connect_timeout,
                 "pool_size": pool_size,
@@ -83,8 +99,12 @@ class AsyncClient(AsyncOperator):
                 "pop_batching": pop_batching,  # async only
                 "pending_check": pending_check,
                 "notify": notify,
+                "metrics": metrics,
+                "tracing": tracing,
             }
         )
+        if self.settings.tracing:
+            traces.enable()
         self._counters = Counters()
         own = transport or transports.async_transport_for(self.settings)
         self._batching = Batching(own, self._counters, self.settings)  # async only
@@ -92,11 +112,15 @@ class AsyncClient(AsyncOperator):
         # sync only: super().__init__(own)
         self._waits = WaitGroups()
         self._wakes = Wakes(self._transport, self._waits, self._counters, self.settings.notify)
+        self._reports = Reports(enabled=self.settings.metrics)
         self._consumer = AsyncConsumer(
-            self._transport, self._waits, self._wakes, self._counters, self.settings.pending_check
+            self._transport, self._waits, self._wakes, self._counters, self.settings.pending_check, self._reports
         )
+        self._results = AsyncResults(self._transport, self._waits, self._wakes)
+        self._loops = AsyncLoops(self._consumer)
         self._spreads = pushes.Spreads()
         self._producer = Producer()
+        self._scheduler = AsyncScheduler(self._transport)
         forks.renew_in_children(self._reset)
 
     def _reset(self) -> None:
@@ -105,12 +129,23 @@ class AsyncClient(AsyncOperator):
         self._waits.reset()
         self._wakes.reset()
         self._consumer.reset()
+        self._loops.reset()
         self._producer = Producer()
+        self._scheduler = AsyncScheduler(self._transport)
 
     @property
     def consumer_id(self) -> str:
         """The name under which operators find the claims of this client."""
         return self._consumer.id
+
+    @consumer_id.setter
+    def consumer_id(self, name: str) -> None:
+        self._consumer.rename(name)
+
+    @property
+    def reports(self) -> Reports:
+        """What this client counts of its work and reports; workers add to it."""
+        return self._reports
 
     @property
     def push_batching(self) -> bool:  # async only
@@ -141,7 +176,7 @@ class AsyncClient(AsyncOperator):
 
     @property
     def notify(self) -> bool:
-        """Whether pushes hint to waiting consumers of other processes: by default, unless a pooler is in between."""
+        """Whether pushes hint to waiting consumers of other processes: by default, if there is a way to reach them."""
         return self._wakes.notify
 
     @notify.setter
@@ -175,8 +210,28 @@ class AsyncClient(AsyncOperator):
     async def close(self) -> None:
         """Close all connections; an embedded server stops soon after its last user."""
         self._wakes.close()
+        await self._loops.close()
         await self._consumer.close()
         await self._transport.close()
+
+    def prepare_operations(self, prepare: Callable[[Operation[Any]], Operation[Any]]) -> None:  # async only
+        """Let a front end such as the gateway change each operation before it runs."""
+        self._batching.prepare = prepare
+
+    async def run(self, operation: Operation[R]) -> R:
+        """Run an operation as it is, and wake those who wait for what it brings: for front ends such as the gateway.
+
+        A push that has a stamp keeps it: whoever sent it may send it again.
+        """
+        alone = isinstance(operation, Push) and operation.stamped  # async only
+        reply = await (self._batching.run_alone if alone else self._transport.run)(operation)  # async only
+        # sync only: reply = self._transport.run(operation)
+        self._wakes.ran(operation)
+        return reply
+
+    def pushes_followed(self, follower: Callable[[Collection[str]], None]) -> AbstractContextManager[None]:
+        """Tell somebody the queues of every push, as far as hints arrive; called from any thread, until it is left."""
+        return self._wakes.followed(follower)
 
     # Pushing
 
@@ -191,6 +246,11 @@ class AsyncClient(AsyncOperator):
         dedupe_id: str | None = None,
         delay: Seconds | None = None,
         at: datetime | None = None,
+        unique_key: str | None = None,
+        unique_for: Seconds | None = None,
+        unique_until: str | None = None,
+        replace: bool = False,
+        result: bool | Seconds = False,
     ) -> PushResult:
         """Push one message or a list of them, in one transaction, to one partition.
 
@@ -199,17 +259,30 @@ class AsyncClient(AsyncOperator):
 
         With `delay` (seconds) or `at` they are kept aside, and get their offsets when they are due. With a `dedupe_id`
         a message is stored once within the queue's `dedupe_window`. The result tells of both.
+
+        With a `unique_key` it is not stored while the last one of the queue with that key counts: for `unique_for`
+        seconds, or until it is 'taken' or 'done' (`unique_until`); if both are given, while both hold. With `replace`
+        an earlier one that still waits gives way to this one. The result says which one it was.
+
+        With `result` what the handlers of actions return is kept for `client.result`: for an hour, or so many seconds.
         """
         when = due(delay, at)
-        values = pushes.plain(message_or_list) if when is None and dedupe_id is None else None
-        if values is not None:
-            if partition is None:
-                partition = pushes.only_partition(key, await self._known_spread(queue))
-            return (await self._push([pushes.pack_plain(Place(queue, partition), values, key, headers)]))[0]
-        messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
-        placed = pushes.place(queue, messages, await self._spread(queue, messages))
-        pushes.only_place(placed)
-        return (await self._push(pushes.batches(placed, when)))[0]
+        once = dedupe_id is not None or unique_key is not None or unique_for is not None or unique_until is not None
+        with traces.sending(queue):
+            if result is not False:
+                headers = pushes.asking_for_result(headers, result)
+            values = pushes.plain(message_or_list) if when is None and not once and not replace else None
+            if values is not None:
+                if partition is None:
+                    partition = pushes.only_partition(key, await self._known_spread(queue))
+                return (await self._push([pushes.pack_plain(Place(queue, partition), values, key, headers)]))[0]
+            messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id, unique_key)
+            unique = uniqueness(messages, unique_for, unique_until, replace)
+            if result is not False:
+                messages = pushes.all_asking_for_result(messages, result)
+            placed = pushes.place(queue, messages, await self._spread(queue, messages))
+            pushes.only_place(placed)
+            return (await self._push(pushes.batches(placed, when, unique)))[0]
 
     async def push_many(
         self,
@@ -218,12 +291,20 @@ class AsyncClient(AsyncOperator):
         *,
         delay: Seconds | None = None,
         at: datetime | None = None,
+        unique_for: Seconds | None = None,
+        unique_until: str | None = None,
+        replace: bool = False,
     ) -> list[PushResult]:
-        """Push (partition, message) pairs, or Messages, in one transaction; one result per partition."""
+        """Push (partition, message) pairs, or Messages, in one transaction; one result per partition.
+
+        `unique_for`, `unique_until` and `replace` are for messages that have a `unique_key`, as in `push`.
+        """
         when = due(delay, at)
-        gathered = pushes.gather_many(messages)
-        placed = pushes.place(queue, gathered, await self._spread(queue, gathered))
-        return await self._push(pushes.batches(placed, when))
+        with traces.sending(queue):
+            gathered = pushes.gather_many(messages)
+            unique = uniqueness(gathered, unique_for, unique_until, replace)
+            placed = pushes.place(queue, gathered, await self._spread(queue, gathered))
+            return await self._push(pushes.batches(placed, when, unique))
 
     async def scheduled(
         self,
@@ -241,14 +322,6 @@ class AsyncClient(AsyncOperator):
         page = ListScheduled(queue, as_text(partition), after.due_at, after.scheduled_id, limit)
         return await self._transport.run(page)
 
-    async def cancel(self, *ids: int) -> list[int]:
-        """Cancel what is scheduled, by the ids of `PushResult.scheduled`; returns those for which it was in time.
-
-        What was cancelled is never delivered. For the others it was too late: they are in the log, or were cancelled
-        before.
-        """
-        return await self._transport.run(CancelScheduled(ids))
-
     @asynccontextmanager
     async def transaction(self, connection: Any = None) -> AsyncIterator[AsyncTransaction]:
         """Begin a transaction in which pushes commit together with the caller's own SQL.
@@ -257,13 +330,18 @@ class AsyncClient(AsyncOperator):
         `tx.connection` and the block's end commits. On a connection of your own (psycopg, SQLAlchemy, asyncpg)
         they are written into your transaction, which commits when you commit it.
         """
-        async with self._transport.transaction(connection) as scope:
-            tx = AsyncTransaction(scope, self.consumer_id)
-            with tx.block():
-                yield tx
-            await tx.write(self._spreads)
+        with traces.sending("transaction"):
+            async with self._transport.transaction(connection) as scope:
+                tx = AsyncTransaction(scope, self.consumer_id)
+                with tx.block():
+                    yield tx
+                await tx.write(self._spreads)
         if connection is None:
             self._wakes.pushed([Place(queue, "") for queue in tx.gathered.queues()])
+            for queue, count in tx.gathered.counts().items():
+                self._reports.pushed(queue, count)
+            for operation in tx.ran:
+                self._wakes.ran(operation)
 
     # Consuming
 
@@ -289,7 +367,8 @@ class AsyncClient(AsyncOperator):
         group's or queue's lease time; what is not acknowledged by then is delivered again. With `auto_ack` it counts as
         done at once: at most once.
         """
-        return await self._consumer.take(
+        began = time.time_ns() if traces.is_on() else 0
+        batch = await self._consumer.take(
             queue,
             group,
             partition=partition,
@@ -302,6 +381,11 @@ class AsyncClient(AsyncOperator):
             mode=mode,
             subscription=subscription,
         )
+        if batch is not None and (tally := self._reports.visit(queue, group)) is not None:
+            batch.count_for(tally)
+        if began and batch is not None:
+            traces.received(queue, group, batch.messages, began)
+        return batch
 
     def consume(
         self,
@@ -313,7 +397,7 @@ class AsyncClient(AsyncOperator):
         lease: Seconds | None = None,
         give_up_after: Seconds | None = None,
         on_error: Callable[[AsyncBatch, BaseException], object] | None = None,
-        defer_acks: bool = False,
+        defer_acks: bool | None = None,
         prefetch: int = 0,
         **options: Any,
     ) -> AsyncGenerator[AsyncBatch, None]:
@@ -337,7 +421,7 @@ class AsyncClient(AsyncOperator):
         `on_error`. Leaving the loop waits for all acks, and gives back what was claimed ahead, without counting an
         attempt.
         """
-        return self._consumer.consume(
+        return self._loops.consume(
             queue,
             group,
             stop=stop,
@@ -376,9 +460,9 @@ class AsyncClient(AsyncOperator):
         `grace` seconds to end, what is done is acknowledged, and the rest is given back. With `prefetch` up to so many
         messages are claimed ahead, for all workers together.
         """
-        return await self._consumer.process(
+        return await self._loops.process(
             queue,
-            handler,
+            traces.handled_by(handler, group),
             group=group,
             concurrency=concurrency,
             stop=stop,
@@ -556,6 +640,16 @@ class AsyncClient(AsyncOperator):
             yield done
             after = done.next_partition
 
+    async def fire_schedules(self) -> FiredSchedules:
+        """Push what schedules have due, each slot once whoever else does the same; says when to call this again.
+
+        Workers, `penstock maintain` and `penstock up` do this all the time. With nothing due it writes nothing.
+        """
+        fired = await self._scheduler.run()
+        if fired.queues:
+            self._wakes.pushed([Place(queue, "") for queue in fired.queues])
+        return fired
+
     async def _pages(
         self,
         queue: str,
@@ -574,6 +668,8 @@ class AsyncClient(AsyncOperator):
         """Push, and wake those who wait for it."""
         results = await self._transport.run(Push(batches, self._producer.stamp()))
         self._wakes.pushed([batch.place for batch in batches])
+        for batch in batches:
+            self._reports.pushed(batch.place.queue, sum(segment.count for segment in batch.segments))
         return results
 
     async def _spread(self, queue: str, messages: list[Message]) -> int:

@@ -5,19 +5,20 @@ from datetime import datetime
 from typing import Any
 
 from penstock.broker.archives import ArchiveInfo
-from penstock.broker.arguments import as_text
-from penstock.broker.async_transport import AsyncTransport
+from penstock.broker.arguments import Seconds, as_text, delay_time
 from penstock.broker.claims import Lease
 from penstock.broker.flows import ActionInfo, FlowInfo
+from penstock.broker.health import BreakerInfo, ConsumerInfo
 from penstock.broker.infos import (
     Check,
     ClaimInfo,
-    DeadLetter,
+    DeadLetterInfo,
     DeadReason,
     GroupInfo,
     SeekResult,
     Transition,
 )
+from penstock.broker.metrics import CheckSettings, Facts, Metric, Rollup, WorkInfo
 from penstock.broker.operations.archives import ListArchives
 from penstock.broker.operations.claiming import Release
 from penstock.broker.operations.flows import ForgetFlow, ListActions, ListFlows, PauseFlow
@@ -32,24 +33,40 @@ from penstock.broker.operations.groups import (
     ListClaims,
     ListDeadLetters,
     ListGroups,
+    PauseGroup,
     Redrive,
     Resync,
     Seek,
     Verify,
 )
-from penstock.broker.operations.log import ConfigureDatabase
+from penstock.broker.operations.health import ListBreakers, ListConsumers, ResetBreaker, ResetConsumer
+from penstock.broker.operations.log import ConfigureDatabase, PauseQueue
+from penstock.broker.operations.metrics import (
+    ConfigureCheck,
+    GetFacts,
+    ListChecks,
+    ListMetrics,
+    ListRollups,
+    ListWork,
+    Sample,
+)
 from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.rules import AddRule, DeleteRule, ListRules, MatchDeadLetters, RunRules
+from penstock.broker.operations.warm import ListQueuedWork, ListWarmGroups
+from penstock.broker.operations.workers import ListTasks
+from penstock.broker.rules import RuleInfo, RuleMatch
+from penstock.broker.tasks import TaskInfo
+from penstock.broker.warm import WarmGroup, WorkRow
+from penstock.client.async_keys import AsyncKeys
 from penstock.client.seeking import SeekTotal
+from penstock.errors import NotFound
 
 # Dead letters are redriven and discarded in transactions of this many.
 _CHUNK = 1000
 
 
-class AsyncOperator:
+class AsyncOperator(AsyncKeys):
     """The part of a client that looks at groups and changes them."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def configure_database(self, *, create_on_first_use: bool | None = None) -> dict[str, Any]:
         """Change what holds for the whole database, and return it; without arguments, only return it.
@@ -77,6 +94,22 @@ class AsyncOperator:
     async def configure_group(self, queue: str, group: str, **settings: Any) -> dict[str, Any]:
         """Override settings of the queue for one group (None: the queue's again); returns what now holds."""
         return await self._transport.run(ConfigureGroup(queue, group, settings))
+
+    async def pause_queue(self, queue: str) -> bool:
+        """Refuse pushes to a queue until it is resumed; returns whether that changed anything."""
+        return await self._transport.run(PauseQueue(queue))
+
+    async def resume_queue(self, queue: str) -> bool:
+        """Take pushes to a paused queue again; returns whether that changed anything."""
+        return await self._transport.run(PauseQueue(queue, paused=False))
+
+    async def pause_group(self, queue: str, group: str = "default") -> bool:
+        """Deliver nothing more to a group until it is resumed; returns whether that changed anything."""
+        return await self._transport.run(PauseGroup(queue, group))
+
+    async def resume_group(self, queue: str, group: str = "default") -> bool:
+        """Deliver to a paused group again; returns whether that changed anything."""
+        return await self._transport.run(PauseGroup(queue, group, paused=False))
 
     async def delete_group(self, queue: str, group: str) -> None:
         """Delete a group with its positions and dead letters."""
@@ -129,7 +162,7 @@ class AsyncOperator:
         reason: str | None = None,
         after: int = 0,
         limit: int = 100,
-    ) -> list[DeadLetter]:
+    ) -> list[DeadLetterInfo]:
         """List dead letters, oldest first; `after` is the last id of the page before."""
         return await self._transport.run(ListDeadLetters(queue, group, reason, after, limit))
 
@@ -183,6 +216,128 @@ class AsyncOperator:
                 progress(total)
         return total
 
+    async def consumers(self) -> list[ConsumerInfo]:
+        """Describe those who consume, or did so within a day, and how they fare; the one seen last comes first."""
+        return await self._transport.run(ListConsumers())
+
+    async def reset_consumer(self, consumer: str) -> bool:
+        """Let a consumer count from 0, and close its own circuit breaker with its next report, within half a minute.
+
+        One that is gone is deleted. Returns whether it was.
+        """
+        return await self._transport.run(ResetConsumer(consumer))
+
+    async def breakers(self) -> list[BreakerInfo]:
+        """Describe the circuit breakers of groups whose handlers have failed, open ones first."""
+        return await self._transport.run(ListBreakers())
+
+    async def reset_breaker(self, queue: str, group: str) -> bool:
+        """Close the circuit breaker of a group, so that its messages are handed out again; returns if it was open."""
+        return await self._transport.run(ResetBreaker(queue, group))
+
+    async def metrics(
+        self, queue: str, metric: str | None = None, *, since: datetime | None = None, limit: int = 100
+    ) -> list[Metric]:
+        """Return the newest values of a queue's series, or of one metric of it, newest first."""
+        return await self._transport.run(ListMetrics(queue, metric, since, limit))
+
+    async def rollups(
+        self, queue: str, metric: str | None = None, *, resolution: str = "minute", limit: int = 100
+    ) -> list[Rollup]:
+        """Return the newest rollups of a queue's series by 'minute', 'hour' or 'day', which `penstock rollup` makes."""
+        return await self._transport.run(ListRollups(queue, resolution, metric, limit))
+
+    async def work(self, queue: str | None = None) -> list[WorkInfo]:
+        """Describe what waits for each group, and for each action, as it was last sampled; it costs a row per group."""
+        return await self._transport.run(ListWork(queue))
+
+    async def sample(self, *, max_entries: int = 2000, min_age: Seconds = 0.0) -> bool:
+        """Take a step of a sample of what waits; returns whether that completed one.
+
+        Maintenance and consumers do this by themselves, with a `min_age`: a new sample begins when the last one is so
+        many seconds old, and steps are followed by pauses.
+        """
+        step = await self._transport.run(Sample(max_entries, delay_time(min_age) or 0.0))
+        return step is not None and step.complete
+
+    async def facts(self) -> Facts:
+        """Return all that checks judge, as of one moment; `penstock status` shows what they find."""
+        return await self._transport.run(GetFacts())
+
+    async def checks(self) -> list[CheckSettings]:
+        """Describe the checks of `penstock status` with their settings."""
+        return await self._transport.run(ListChecks())
+
+    async def configure_check(self, name: str, **settings: Any) -> None:
+        """Change `enabled`, `threshold`, `duration` or `advice` of a check; None sets one back to its default."""
+        await self._transport.run(ConfigureCheck(name, settings))
+
+    async def add_rule(
+        self,
+        name: str,
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        reason: str | None = None,
+        error: str | None = None,
+        backoff: Seconds = 60.0,
+        backoff_factor: float = 2.0,
+        max_redrives: int = 3,
+    ) -> None:
+        """Redrive dead letters that match by themselves, from now on; raises AlreadyExists.
+
+        `error` is a text that the last error contains. A message is redriven `backoff` seconds after it died, and each
+        further time after a wait that is `backoff_factor` times as long, up to `max_redrives` times.
+        """
+        wait = delay_time(backoff) or 0.0
+        await self._transport.run(AddRule(name, queue, group, reason, error, wait, backoff_factor, max_redrives))
+
+    async def match_dead_letters(
+        self,
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        reason: str | None = None,
+        error: str | None = None,
+        backoff: Seconds = 60.0,
+        backoff_factor: float = 2.0,
+        max_redrives: int = 3,
+        after: int = 0,
+        limit: int = 100,
+    ) -> list[RuleMatch]:
+        """Say what a rule with these conditions would do now, without adding it; `after` is the last id of a page."""
+        wait = delay_time(backoff) or 0.0
+        conditions = (queue, group, reason, error, wait, backoff_factor, max_redrives)
+        return await self._transport.run(MatchDeadLetters(*conditions, after, limit))
+
+    async def rules(self) -> list[RuleInfo]:
+        """Describe the rules for dead letters."""
+        return await self._transport.run(ListRules())
+
+    async def test_rule(self, name: str, *, limit: int = 100) -> list[RuleMatch]:
+        """Say what a rule would do now with the dead letters that match it; raises NotFound. It changes nothing."""
+        for rule in await self.rules():
+            if rule.name == name:
+                return await self.match_dead_letters(
+                    queue=rule.queue,
+                    group=rule.group,
+                    reason=rule.reason,
+                    error=rule.error,
+                    backoff=rule.backoff,
+                    backoff_factor=rule.backoff_factor,
+                    max_redrives=rule.max_redrives,
+                    limit=limit,
+                )
+        raise NotFound(f'there is no rule "{name}"; `penstock rule list` lists those there are')
+
+    async def delete_rule(self, name: str) -> None:
+        """Delete a rule; dead letters stay as they are."""
+        await self._transport.run(DeleteRule(name))
+
+    async def run_rules(self) -> int:
+        """Redrive what is due by a rule, and return how many; maintenance and consumers do this by themselves."""
+        return await self._transport.run(RunRules())
+
     async def archives(self, queue: str | None = None) -> list[ArchiveInfo]:
         """List what is archived of a queue, or of all: the runs of `penstock archive`, the oldest first."""
         return await self._transport.run(ListArchives(queue))
@@ -194,6 +349,18 @@ class AsyncOperator:
     async def actions(self, flow: str | None = None) -> list[ActionInfo]:
         """List the actions of a flow, or of all flows: the registry."""
         return await self._transport.run(ListActions(flow))
+
+    async def tasks(self, flow: str | None = None) -> list[TaskInfo]:
+        """List the items whose handlers run, the longest running first, as workers have reported in 30 seconds."""
+        return await self._transport.run(ListTasks(flow))
+
+    async def windows(self) -> list[WarmGroup]:
+        """List the groups whose setting `warm` is on: who keeps their windows in Valkey, and how these fare."""
+        return await self._transport.run(ListWarmGroups())
+
+    async def queued_work(self) -> list[WorkRow]:
+        """List what waits for each group, apart for what is in Valkey (warm) and in PostgreSQL alone (cold)."""
+        return await self._transport.run(ListQueuedWork())
 
     async def pause_flow(self, flow: str) -> None:
         """Pause a flow, wherever it runs; what it has not published it reads again when it goes on."""

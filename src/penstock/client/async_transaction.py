@@ -2,7 +2,7 @@
 
 import time
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.broker.arguments import Name, Seconds, as_text, lease_time
 from penstock.broker.async_transport import AsyncTransactionScope
@@ -14,6 +14,8 @@ from penstock.client.gathering import Gathering
 from penstock.client.pushes import Spreads
 from penstock.consuming.async_batch import AsyncBatch
 
+R = TypeVar("R")
+
 
 class AsyncTransaction(Gathering):
     """A transaction with the caller's own SQL on `connection`, pushes, and claims.
@@ -24,6 +26,8 @@ class AsyncTransaction(Gathering):
 
     def __init__(self, scope: AsyncTransactionScope, consumer: str) -> None:
         super().__init__(scope)
+        # Operations that were run as they are.
+        self.ran: list[Operation[Any]] = []
         self._scope = scope
         self._consumer = consumer
 
@@ -58,6 +62,12 @@ class AsyncTransaction(Gathering):
         batch = AsyncBatch(queue, group, claims, settle, asked_at)
         return batch
 
+    async def run(self, operation: Operation[R]) -> R:
+        """Run an operation as it is, in this transaction."""
+        reply = await self._scope.run(operation)
+        self.ran.append(operation)
+        return reply
+
     async def ack(self, batch: AsyncBatch) -> None:
         """Acknowledge a batch in this transaction, wherever it was popped."""
         if batch.settled:
@@ -72,9 +82,10 @@ class AsyncTransaction(Gathering):
         known = {}
         for queue in self.gathered.queues_to_spread():
             known[queue] = spreads.get(queue) or spreads.put(queue, await self._scope.run(GetSpread(queue)))
-        if batches := self.gathered.batches(known):
-            results = await self._scope.run(Push(batches))
-            self.gathered.written(results)
+        calls = self.gathered.calls(known)
+        results = await self._scope.write([Push(call.batches()) for call in calls])
+        for call, of_one in zip(calls, results, strict=True):
+            call.written(of_one)
 
     async def _settle(self, batch: AsyncBatch, operation: Operation[Any]) -> Any:
         reply = await self._scope.run(operation)

@@ -6,16 +6,17 @@ A thin, typed layer: each method builds a call and runs it.
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from penstock import forks
 from penstock import settings as settings_module
+from penstock import tracing as traces
 from penstock.broker.arguments import Name, Seconds, as_text, patience
 from penstock.broker.claims import MAX_BYTES
 from penstock.broker.counters import Counters
@@ -34,29 +35,39 @@ from penstock.broker.operations.log import (
     Maintain,
     Purge,
 )
-from penstock.broker.operations.pushing import CancelScheduled, ListScheduled, Push
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import ListScheduled, Push
 from penstock.broker.operations.reading import Get
 from penstock.broker.places import Place, Slices
-from penstock.broker.pushing import Producer, PushBatch, due
+from penstock.broker.pushing import Producer, PushBatch, due, uniqueness
 from penstock.broker.transport import Transport
 from penstock.client import pushes, transports
+from penstock.client.items import Items
+from penstock.client.monitoring import Monitoring
 from penstock.client.operating import Operator
 from penstock.client.paging import Paging
 from penstock.client.tailing import Tail
 from penstock.client.transaction import Transaction
 from penstock.consuming.batch import Batch
 from penstock.consuming.consumer import Consumer
+from penstock.consuming.loops import Loops
+from penstock.consuming.reporting import Reports
+from penstock.consuming.results import Results
 from penstock.consuming.waiting import WaitGroups
 from penstock.consuming.wakes import Wakes
 from penstock.errors import InvalidInput
+from penstock.scheduling.scheduler import FiredSchedules, Scheduler
+
+R = TypeVar("R")
 
 
-class Client(Operator):
+class Client(Operator, Items, Monitoring):
     """A connection pool to one penstock.
 
-    `url` is a `postgresql://…` address. Without it, and without `PENSTOCK_URL`, the client uses the embedded
-    PostgreSQL of `home`, starting it if it is not running. Safe to share between threads. Close it, or use it as a
-    context manager.
+    `url` is a `postgresql://…` address, or that of a gateway, `http://…`. Without it, and without `PENSTOCK_URL`, the
+    client uses the embedded PostgreSQL of `home`, starting it if it is not running, and `valkey_url` is the Valkey
+    beside it. With it, there is no Valkey unless `valkey_url` or `PENSTOCK_VALKEY_URL` names one.
+    Safe to share between threads. Close it, or use it as a context manager.
     """
 
     def __init__(
@@ -64,34 +75,46 @@ class Client(Operator):
         url: str | None = None,
         *,
         home: str | Path | None = None,
+        valkey_url: str | None = None,
         timeout: float | None = None,
         connect_timeout: float | None = None,
         pool_size: int | None = None,
         pending_check: bool | None = None,
         notify: bool | None = None,
+        metrics: bool | None = None,
+        tracing: bool | None = None,
         transport: Transport | None = None,
     ) -> None:
         self.settings = settings_module.resolve(
             {
                 "url": url,
                 "home": home,
+                "valkey_url": valkey_url,
                 "timeout": timeout,
                 "connect_timeout": connect_timeout,
                 "pool_size": pool_size,
                 "pending_check": pending_check,
                 "notify": notify,
+                "metrics": metrics,
+                "tracing": tracing,
             }
         )
+        if self.settings.tracing:
+            traces.enable()
         self._counters = Counters()
         own = transport or transports.transport_for(self.settings)
         super().__init__(own)
         self._waits = WaitGroups()
         self._wakes = Wakes(self._transport, self._waits, self._counters, self.settings.notify)
+        self._reports = Reports(enabled=self.settings.metrics)
         self._consumer = Consumer(
-            self._transport, self._waits, self._wakes, self._counters, self.settings.pending_check
+            self._transport, self._waits, self._wakes, self._counters, self.settings.pending_check, self._reports
         )
+        self._results = Results(self._transport, self._waits, self._wakes)
+        self._loops = Loops(self._consumer)
         self._spreads = pushes.Spreads()
         self._producer = Producer()
+        self._scheduler = Scheduler(self._transport)
         forks.renew_in_children(self._reset)
 
     def _reset(self) -> None:
@@ -100,12 +123,23 @@ class Client(Operator):
         self._waits.reset()
         self._wakes.reset()
         self._consumer.reset()
+        self._loops.reset()
         self._producer = Producer()
+        self._scheduler = Scheduler(self._transport)
 
     @property
     def consumer_id(self) -> str:
         """The name under which operators find the claims of this client."""
         return self._consumer.id
+
+    @consumer_id.setter
+    def consumer_id(self, name: str) -> None:
+        self._consumer.rename(name)
+
+    @property
+    def reports(self) -> Reports:
+        """What this client counts of its work and reports; workers add to it."""
+        return self._reports
 
     @property
     def pending_check(self) -> bool:
@@ -118,7 +152,7 @@ class Client(Operator):
 
     @property
     def notify(self) -> bool:
-        """Whether pushes hint to waiting consumers of other processes: by default, unless a pooler is in between."""
+        """Whether pushes hint to waiting consumers of other processes: by default, if there is a way to reach them."""
         return self._wakes.notify
 
     @notify.setter
@@ -147,8 +181,22 @@ class Client(Operator):
     def close(self) -> None:
         """Close all connections; an embedded server stops soon after its last user."""
         self._wakes.close()
+        self._loops.close()
         self._consumer.close()
         self._transport.close()
+
+    def run(self, operation: Operation[R]) -> R:
+        """Run an operation as it is, and wake those who wait for what it brings: for front ends such as the gateway.
+
+        A push that has a stamp keeps it: whoever sent it may send it again.
+        """
+        reply = self._transport.run(operation)
+        self._wakes.ran(operation)
+        return reply
+
+    def pushes_followed(self, follower: Callable[[Collection[str]], None]) -> AbstractContextManager[None]:
+        """Tell somebody the queues of every push, as far as hints arrive; called from any thread, until it is left."""
+        return self._wakes.followed(follower)
 
     # Pushing
 
@@ -163,6 +211,11 @@ class Client(Operator):
         dedupe_id: str | None = None,
         delay: Seconds | None = None,
         at: datetime | None = None,
+        unique_key: str | None = None,
+        unique_for: Seconds | None = None,
+        unique_until: str | None = None,
+        replace: bool = False,
+        result: bool | Seconds = False,
     ) -> PushResult:
         """Push one message or a list of them, in one transaction, to one partition.
 
@@ -171,17 +224,30 @@ class Client(Operator):
 
         With `delay` (seconds) or `at` they are kept aside, and get their offsets when they are due. With a `dedupe_id`
         a message is stored once within the queue's `dedupe_window`. The result tells of both.
+
+        With a `unique_key` it is not stored while the last one of the queue with that key counts: for `unique_for`
+        seconds, or until it is 'taken' or 'done' (`unique_until`); if both are given, while both hold. With `replace`
+        an earlier one that still waits gives way to this one. The result says which one it was.
+
+        With `result` what the handlers of actions return is kept for `client.result`: for an hour, or so many seconds.
         """
         when = due(delay, at)
-        values = pushes.plain(message_or_list) if when is None and dedupe_id is None else None
-        if values is not None:
-            if partition is None:
-                partition = pushes.only_partition(key, self._known_spread(queue))
-            return self._push([pushes.pack_plain(Place(queue, partition), values, key, headers)])[0]
-        messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
-        placed = pushes.place(queue, messages, self._spread(queue, messages))
-        pushes.only_place(placed)
-        return self._push(pushes.batches(placed, when))[0]
+        once = dedupe_id is not None or unique_key is not None or unique_for is not None or unique_until is not None
+        with traces.sending(queue):
+            if result is not False:
+                headers = pushes.asking_for_result(headers, result)
+            values = pushes.plain(message_or_list) if when is None and not once and not replace else None
+            if values is not None:
+                if partition is None:
+                    partition = pushes.only_partition(key, self._known_spread(queue))
+                return self._push([pushes.pack_plain(Place(queue, partition), values, key, headers)])[0]
+            messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id, unique_key)
+            unique = uniqueness(messages, unique_for, unique_until, replace)
+            if result is not False:
+                messages = pushes.all_asking_for_result(messages, result)
+            placed = pushes.place(queue, messages, self._spread(queue, messages))
+            pushes.only_place(placed)
+            return self._push(pushes.batches(placed, when, unique))[0]
 
     def push_many(
         self,
@@ -190,12 +256,20 @@ class Client(Operator):
         *,
         delay: Seconds | None = None,
         at: datetime | None = None,
+        unique_for: Seconds | None = None,
+        unique_until: str | None = None,
+        replace: bool = False,
     ) -> list[PushResult]:
-        """Push (partition, message) pairs, or Messages, in one transaction; one result per partition."""
+        """Push (partition, message) pairs, or Messages, in one transaction; one result per partition.
+
+        `unique_for`, `unique_until` and `replace` are for messages that have a `unique_key`, as in `push`.
+        """
         when = due(delay, at)
-        gathered = pushes.gather_many(messages)
-        placed = pushes.place(queue, gathered, self._spread(queue, gathered))
-        return self._push(pushes.batches(placed, when))
+        with traces.sending(queue):
+            gathered = pushes.gather_many(messages)
+            unique = uniqueness(gathered, unique_for, unique_until, replace)
+            placed = pushes.place(queue, gathered, self._spread(queue, gathered))
+            return self._push(pushes.batches(placed, when, unique))
 
     def scheduled(
         self,
@@ -213,14 +287,6 @@ class Client(Operator):
         page = ListScheduled(queue, as_text(partition), after.due_at, after.scheduled_id, limit)
         return self._transport.run(page)
 
-    def cancel(self, *ids: int) -> list[int]:
-        """Cancel what is scheduled, by the ids of `PushResult.scheduled`; returns those for which it was in time.
-
-        What was cancelled is never delivered. For the others it was too late: they are in the log, or were cancelled
-        before.
-        """
-        return self._transport.run(CancelScheduled(ids))
-
     @contextmanager
     def transaction(self, connection: Any = None) -> Iterator[Transaction]:
         """Begin a transaction in which pushes commit together with the caller's own SQL.
@@ -229,13 +295,17 @@ class Client(Operator):
         `tx.connection` and the block's end commits. On a connection of your own (psycopg, psycopg2, SQLAlchemy, Django)
         they are written into your transaction, which commits when you commit it.
         """
-        with self._transport.transaction(connection) as scope:
+        with traces.sending("transaction"), self._transport.transaction(connection) as scope:
             tx = Transaction(scope, self.consumer_id)
             with tx.block():
                 yield tx
             tx.write(self._spreads)
         if connection is None:
             self._wakes.pushed([Place(queue, "") for queue in tx.gathered.queues()])
+            for queue, count in tx.gathered.counts().items():
+                self._reports.pushed(queue, count)
+            for operation in tx.ran:
+                self._wakes.ran(operation)
 
     # Consuming
 
@@ -261,7 +331,8 @@ class Client(Operator):
         group's or queue's lease time; what is not acknowledged by then is delivered again. With `auto_ack` it counts as
         done at once: at most once.
         """
-        return self._consumer.take(
+        began = time.time_ns() if traces.is_on() else 0
+        batch = self._consumer.take(
             queue,
             group,
             partition=partition,
@@ -274,6 +345,11 @@ class Client(Operator):
             mode=mode,
             subscription=subscription,
         )
+        if batch is not None and (tally := self._reports.visit(queue, group)) is not None:
+            batch.count_for(tally)
+        if began and batch is not None:
+            traces.received(queue, group, batch.messages, began)
+        return batch
 
     def consume(
         self,
@@ -285,7 +361,7 @@ class Client(Operator):
         lease: Seconds | None = None,
         give_up_after: Seconds | None = None,
         on_error: Callable[[Batch, BaseException], object] | None = None,
-        defer_acks: bool = False,
+        defer_acks: bool | None = None,
         prefetch: int = 0,
         **options: Any,
     ) -> Generator[Batch, None]:
@@ -309,7 +385,7 @@ class Client(Operator):
         `on_error`. Leaving the loop waits for all acks, and gives back what was claimed ahead, without counting an
         attempt.
         """
-        return self._consumer.consume(
+        return self._loops.consume(
             queue,
             group,
             stop=stop,
@@ -348,9 +424,9 @@ class Client(Operator):
         `grace` seconds to end, what is done is acknowledged, and the rest is given back. With `prefetch` up to so many
         messages are claimed ahead, for all workers together.
         """
-        return self._consumer.process(
+        return self._loops.process(
             queue,
-            handler,
+            traces.handled_by(handler, group),
             group=group,
             concurrency=concurrency,
             stop=stop,
@@ -525,6 +601,16 @@ class Client(Operator):
             yield done
             after = done.next_partition
 
+    def fire_schedules(self) -> FiredSchedules:
+        """Push what schedules have due, each slot once whoever else does the same; says when to call this again.
+
+        Workers, `penstock maintain` and `penstock up` do this all the time. With nothing due it writes nothing.
+        """
+        fired = self._scheduler.run()
+        if fired.queues:
+            self._wakes.pushed([Place(queue, "") for queue in fired.queues])
+        return fired
+
     def _pages(
         self,
         queue: str,
@@ -543,6 +629,8 @@ class Client(Operator):
         """Push, and wake those who wait for it."""
         results = self._transport.run(Push(batches, self._producer.stamp()))
         self._wakes.pushed([batch.place for batch in batches])
+        for batch in batches:
+            self._reports.pushed(batch.place.queue, sum(segment.count for segment in batch.segments))
         return results
 
     def _spread(self, queue: str, messages: list[Message]) -> int:

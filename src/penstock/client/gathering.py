@@ -14,21 +14,23 @@ from typing import Any, Protocol
 from penstock.broker.arguments import Name, Seconds
 from penstock.broker.messages import Message, PushResult
 from penstock.broker.places import Place
-from penstock.broker.pushing import Due, PushBatch, due
+from penstock.broker.pushing import Due, PushBatch, Uniqueness, due, uniqueness
 from penstock.client import pushes
 from penstock.consuming.claimed import ClaimedMessages
 from penstock.errors import PenstockError
 
-# Messages that are written together. Those that come later are told apart by push: each can be cancelled by itself.
+# Messages that are written together, told apart by a number: those that come later by push, since each can be cancelled
+# by itself, and so those with unique keys.
 _Key = tuple[Place, Due | None, int]
 
 
 class PendingPush:
     """A push that is written when its transaction's block ends."""
 
-    def __init__(self, messages: list[Message], due: Due | None = None) -> None:
+    def __init__(self, messages: list[Message], due: Due | None = None, unique: Uniqueness | None = None) -> None:
         self.messages = messages
         self.due = due
+        self.unique = unique
         self._results: list[PushResult] | None = None
         self._undone = False
 
@@ -64,16 +66,16 @@ class Gathered:
     def __init__(self) -> None:
         self._pending: list[tuple[str, PendingPush]] = []
         self._ended = False
-        self._placed: list[tuple[PendingPush, dict[Place, list[Message]]]] = []
-        self._written: list[_Key] = []
 
-    def add(self, queue: str, messages: list[Message], due: Due | None) -> PendingPush:
+    def add(
+        self, queue: str, messages: list[Message], due: Due | None, unique: Uniqueness | None = None
+    ) -> PendingPush:
         """Take a push."""
         if self._ended:
             raise PenstockError("this transaction's block has ended; begin a new one")
         # Here, and not where they are written: the error then comes from the line that has the mistake.
         pushes.require_names(queue, messages)
-        pending = PendingPush(messages, due)
+        pending = PendingPush(messages, due, unique)
         self._pending.append((queue, pending))
         return pending
 
@@ -86,6 +88,13 @@ class Gathered:
         """Return the queues whose `spread` decides where a message goes."""
         return {queue for queue, push in self._pending if pushes.needs_spread(push.messages)}
 
+    def counts(self) -> dict[str, int]:
+        """Return how many messages are pushed to each queue."""
+        found: dict[str, int] = {}
+        for queue, push in self._pending:
+            found[queue] = found.get(queue, 0) + len(push.messages)
+        return found
+
     def queues(self) -> set[str]:
         """Return all queues that are pushed to."""
         return {queue for queue, _ in self._pending}
@@ -94,34 +103,69 @@ class Gathered:
         """Take no more."""
         self._ended = True
 
-    def batches(self, spreads: Mapping[str, int]) -> list[PushBatch]:
-        """Return all that is to be written, in one order: two transactions that push to the same partitions
-        cannot deadlock."""
-        self._placed = [
-            (push, pushes.place(queue, push.messages, spreads.get(queue, 1))) for queue, push in self._pending
-        ]
+    def calls(self, spreads: Mapping[str, int]) -> list["GatheredCall"]:
+        """Return all that is to be written: in one call, unless unique keys are repeated or beside dedupe ids."""
+        calls: list[GatheredCall] = []
+        for queue, push in self._pending:
+            if not calls or not calls[-1].takes(queue, push):
+                calls.append(GatheredCall())
+            calls[-1].add(queue, push, pushes.place(queue, push.messages, spreads.get(queue, 1)))
+        return calls
+
+
+class GatheredCall:
+    """Pushes of a transaction that are written in one call."""
+
+    def __init__(self) -> None:
+        # Each with the number that tells it apart.
+        self._pushes: list[tuple[PendingPush, dict[Place, list[Message]], int]] = []
+        self._keys: set[tuple[str, str]] = set()
+        self._dedupes = False
+        # How many have unique keys. Plain messages before and after such a push are told apart, to stay in order.
+        self._unique = 0
+        self._written: list[_Key] = []
+
+    def takes(self, queue: str, push: PendingPush) -> bool:
+        """Say whether a push can be in this call: unique keys and dedupe ids are looked at by different functions."""
+        if push.unique is None:
+            return not self._keys or all(message.dedupe_id is None for message in push.messages)
+        return not self._dedupes and self._keys.isdisjoint(_unique_keys(queue, push))
+
+    def add(self, queue: str, push: PendingPush, placed: dict[Place, list[Message]]) -> None:
+        """Take a push."""
+        self._keys |= _unique_keys(queue, push)
+        self._dedupes = self._dedupes or any(message.dedupe_id is not None for message in push.messages)
+        apart = push.due is not None or push.unique is not None
+        self._pushes.append((push, placed, -1 - len(self._pushes) if apart else self._unique))
+        self._unique += push.unique is not None
+
+    def batches(self) -> list[PushBatch]:
+        """Return what is to be written, in one order: two transactions that push to the same partitions cannot
+        deadlock."""
         merged: dict[_Key, list[Message]] = {}
-        for turn, (push, places) in enumerate(self._placed):
+        unique: dict[_Key, Uniqueness | None] = {}
+        for push, places, number in self._pushes:
             for place, messages in places.items():
-                merged.setdefault(_key(place, push, turn), []).extend(messages)
+                merged.setdefault(key := (place, push.due, number), []).extend(messages)
+                unique[key] = push.unique
         self._written = sorted(merged, key=lambda key: key[0])
-        return [PushBatch.of(place, merged[place, due, turn], due) for place, due, turn in self._written]
+        return [PushBatch.of(key[0], merged[key], key[1], unique[key]) for key in self._written]
 
     def written(self, results: Sequence[PushResult]) -> None:
         """Tell each push where its messages went, by the results of all batches."""
         begun = dict(zip(self._written, results, strict=True))
         taken = dict.fromkeys(begun, 0)
-        for turn, (push, places) in enumerate(self._placed):
+        for push, places, number in self._pushes:
             parts = []
             for place, messages in places.items():
-                key = _key(place, push, turn)
+                key = (place, push.due, number)
                 parts.append(begun[key].part(taken[key], taken[key] + len(messages)))
                 taken[key] += len(messages)
             push.settle(parts)
 
 
-def _key(place: Place, push: PendingPush, turn: int) -> _Key:
-    return place, push.due, 0 if push.due is None else turn
+def _unique_keys(queue: str, push: PendingPush) -> set[tuple[str, str]]:
+    return {(queue, message.unique_key) for message in push.messages if message.unique_key is not None}
 
 
 class Scope(Protocol):
@@ -164,10 +208,14 @@ class Gathering:
         dedupe_id: str | None = None,
         delay: Seconds | None = None,
         at: datetime | None = None,
+        unique_key: str | None = None,
+        unique_for: Seconds | None = None,
+        unique_until: str | None = None,
+        replace: bool = False,
     ) -> PendingPush:
         """Push when the block ends; the arguments are those of `Client.push`. A delay counts from then."""
-        messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id)
-        return self._add(queue, messages, due(delay, at))
+        messages = pushes.gather(message_or_list, partition, key, headers, dedupe_id, unique_key)
+        return self._add(queue, messages, due(delay, at), uniqueness(messages, unique_for, unique_until, replace))
 
     def push_many(
         self,
@@ -176,12 +224,16 @@ class Gathering:
         *,
         delay: Seconds | None = None,
         at: datetime | None = None,
+        unique_for: Seconds | None = None,
+        unique_until: str | None = None,
+        replace: bool = False,
     ) -> PendingPush:
         """Push to many partitions when the block ends; the arguments are those of `Client.push_many`."""
-        return self._add(queue, pushes.gather_many(messages), due(delay, at))
+        gathered = pushes.gather_many(messages)
+        return self._add(queue, gathered, due(delay, at), uniqueness(gathered, unique_for, unique_until, replace))
 
-    def _add(self, queue: str, messages: list[Message], due: Due | None) -> PendingPush:
-        pending = self.gathered.add(queue, messages, due)
+    def _add(self, queue: str, messages: list[Message], due: Due | None, unique: Uniqueness | None) -> PendingPush:
+        pending = self.gathered.add(queue, messages, due, unique)
         self._noting.note(partial(self.gathered.drop, pending))
         return pending
 

@@ -14,12 +14,14 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.broker.arguments import Name, as_text
+from penstock import tracing
+from penstock.broker.arguments import Name, Seconds, as_text, delay_time
+from penstock.broker.items import KEPT_FOR, RESULT_HEADER
 from penstock.broker.messages import Message, StoredMessage, encode
 from penstock.broker.names import check_new_names
 from penstock.broker.packing import pack_values
 from penstock.broker.places import Place
-from penstock.broker.pushing import Due, PushBatch
+from penstock.broker.pushing import Due, PushBatch, Uniqueness
 from penstock.errors import InvalidInput
 
 # A change of `spread` moves keys to other partitions anyhow; for this long two clients may disagree where to.
@@ -53,6 +55,7 @@ def gather(
     key: Name | None = None,
     headers: Mapping[str, str] | None = None,
     dedupe_id: str | None = None,
+    unique_key: str | None = None,
 ) -> list[Message]:
     """Return what `push` was given as messages of bytes or None; what a message says itself comes first.
 
@@ -64,7 +67,27 @@ def gather(
         raise InvalidInput("an empty push: give at least one message")
     if dedupe_id is not None and len(items) > 1:
         raise InvalidInput("a dedupe_id belongs to one message: give each its own with Message(…, dedupe_id=…)")
-    return [_message(item, partition, key, headers, dedupe_id) for item in items]
+    if unique_key is not None and len(items) > 1:
+        raise InvalidInput("a unique_key belongs to one message: give each its own with Message(…, unique_key=…)")
+    messages = [_message(item, partition, key, headers, dedupe_id, unique_key) for item in items]
+    if tracing.is_on():
+        return [msgspec.structs.replace(each, headers=tracing.with_context(each.headers)) for each in messages]
+    return messages
+
+
+def asking_for_result(headers: Mapping[str, str] | None, result: bool | Seconds) -> dict[str, str]:
+    """Return headers that ask for the result to be kept, for as long as is said."""
+    kept_for = KEPT_FOR if result is True else delay_time(result)
+    if not kept_for:
+        raise InvalidInput(f"result is {result!r} but must be True or more than 0 seconds")
+    return {**(headers or {}), RESULT_HEADER: f"{max(kept_for, 1e-6):.6f}".rstrip("0").rstrip(".")}
+
+
+def all_asking_for_result(messages: Sequence[Message], result: bool | Seconds) -> list[Message]:
+    """Return messages with such headers, whatever headers they have of their own."""
+    return [
+        msgspec.structs.replace(message, headers=asking_for_result(message.headers, result)) for message in messages
+    ]
 
 
 def plain(given: Any) -> list[bytes | None] | None:
@@ -85,7 +108,7 @@ def pack_plain(
     where: Place, values: list[bytes | None], key: Name | None, headers: Mapping[str, str] | None
 ) -> PushBatch:
     """Pack values that share their partition, key and headers."""
-    return PushBatch(where, pack_values(values, as_text(key), headers))
+    return PushBatch(where, pack_values(values, as_text(key), tracing.with_context(headers)))
 
 
 def only_partition(key: Name | None, spread: int) -> str:
@@ -114,15 +137,19 @@ def place(queue: str, messages: Sequence[Message], spread: int) -> dict[Place, l
         # Numbers and UUIDs have become texts when the messages were gathered.
         partition: Any = message.partition
         if partition is None:
-            deciding: Any = message.dedupe_id if message.key is None else message.key
+            deciding: Any = message.key
+            if deciding is None:
+                deciding = message.unique_key if message.dedupe_id is None else message.dedupe_id
             partition = keyless if deciding is None else partition_for_key(deciding, spread)
         placed[partition].append(message)
     return {Place(queue, partition): found for partition, found in placed.items()}
 
 
-def batches(placed: Mapping[Place, Sequence[Message]], due: Due | None = None) -> list[PushBatch]:
+def batches(
+    placed: Mapping[Place, Sequence[Message]], due: Due | None = None, uniqueness: Uniqueness | None = None
+) -> list[PushBatch]:
     """Pack the messages of each partition."""
-    return [PushBatch.of(where, messages, due) for where, messages in placed.items()]
+    return [PushBatch.of(where, messages, due, uniqueness) for where, messages in placed.items()]
 
 
 def needs_spread(messages: Iterable[Message]) -> bool:
@@ -179,6 +206,7 @@ def _message(
     key: str | None = None,
     headers: Mapping[str, str] | None = None,
     dedupe_id: str | None = None,
+    unique_key: str | None = None,
 ) -> Message:
     match item:
         case Message():
@@ -188,9 +216,10 @@ def _message(
                 headers if item.headers is None else item.headers,
                 partition if item.partition is None else as_text(item.partition),
                 dedupe_id if item.dedupe_id is None else item.dedupe_id,
+                unique_key if item.unique_key is None else item.unique_key,
             )
         case StoredMessage():
             # Pushed on to another queue: its place there is its own.
-            return Message(item.value, key or item.key, headers or item.headers, partition, dedupe_id)
+            return Message(item.value, key or item.key, headers or item.headers, partition, dedupe_id, unique_key)
         case _:
-            return Message(encode(item), key, headers, partition, dedupe_id)
+            return Message(encode(item), key, headers, partition, dedupe_id, unique_key)

@@ -3,7 +3,7 @@
 
 import time
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.broker.arguments import Name, Seconds, as_text, lease_time
 from penstock.broker.operations.claiming import Pop
@@ -15,6 +15,8 @@ from penstock.client.gathering import Gathering
 from penstock.client.pushes import Spreads
 from penstock.consuming.batch import Batch
 
+R = TypeVar("R")
+
 
 class Transaction(Gathering):
     """A transaction with the caller's own SQL on `connection`, pushes, and claims.
@@ -25,6 +27,8 @@ class Transaction(Gathering):
 
     def __init__(self, scope: TransactionScope, consumer: str) -> None:
         super().__init__(scope)
+        # Operations that were run as they are.
+        self.ran: list[Operation[Any]] = []
         self._scope = scope
         self._consumer = consumer
 
@@ -59,6 +63,12 @@ class Transaction(Gathering):
         batch = Batch(queue, group, claims, settle, asked_at)
         return batch
 
+    def run(self, operation: Operation[R]) -> R:
+        """Run an operation as it is, in this transaction."""
+        reply = self._scope.run(operation)
+        self.ran.append(operation)
+        return reply
+
     def ack(self, batch: Batch) -> None:
         """Acknowledge a batch in this transaction, wherever it was popped."""
         if batch.settled:
@@ -73,9 +83,10 @@ class Transaction(Gathering):
         known = {}
         for queue in self.gathered.queues_to_spread():
             known[queue] = spreads.get(queue) or spreads.put(queue, self._scope.run(GetSpread(queue)))
-        if batches := self.gathered.batches(known):
-            results = self._scope.run(Push(batches))
-            self.gathered.written(results)
+        calls = self.gathered.calls(known)
+        results = self._scope.write([Push(call.batches()) for call in calls])
+        for call, of_one in zip(calls, results, strict=True):
+            call.written(of_one)
 
     def _settle(self, batch: Batch, operation: Operation[Any]) -> Any:
         reply = self._scope.run(operation)

@@ -1,45 +1,49 @@
-"""Takes messages for an asynchronous client: looks for them, waits for them, calls handlers."""
+"""Takes messages for an asynchronous client: looks for them, waits for them, settles them."""
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import msgspec
 
-from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience, positive
+from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience
 from penstock.broker.async_transport import AsyncTransport
 from penstock.broker.claims import MAX_BYTES, AckedAndPopped, Claim, ClaimRange
 from penstock.broker.counters import Counters
 from penstock.broker.infos import SweepResult
-from penstock.broker.messages import StoredMessage
-from penstock.broker.operations.claiming import Ack, AckAndPop, HasPending, Pop, Release, Renew, Sweep
+from penstock.broker.items import SettledItems  # async only
+from penstock.broker.operations.claiming import Ack, AckAndPop, HasPending, Pop, Release, Renew
 from penstock.broker.operations.groups import CreateGroup
+from penstock.broker.operations.items import SettleItems  # async only
 from penstock.broker.operations.operation import Operation
 from penstock.consuming.async_batch import AsyncBatch
-from penstock.consuming.async_feeding import AsyncFeeder
-from penstock.consuming.handlers import AsyncHook
+from penstock.consuming.async_reporter import AsyncReporter
+from penstock.consuming.async_sweeps import AsyncSweeps
 from penstock.consuming.outages import Outage, is_outage
-from penstock.consuming.polling import ReadyCursor, Sweeping, make_consumer_id, sweep_failed, wait_for_each
-from penstock.consuming.signals import Catcher
-from penstock.consuming.tasks import Renewals, Signal, Sweeper, finished_or_undone, pause
+from penstock.consuming.polling import ReadyCursor, make_consumer_id
+from penstock.consuming.reporting import Reports
+from penstock.consuming.tasks import Signal, finished_or_undone
 from penstock.consuming.waiting import Key, Step, WaitGroups
 from penstock.consuming.wakes import Wakes
-from penstock.consuming.worker_tasks import WorkerPool
-from penstock.errors import AlreadyExists, InvalidInput, LeaseLost, PenstockError
+from penstock.errors import (
+    AlreadyExists,
+    InvalidInput,
+    LeaseLost,
+    NotFound,
+    PenstockError,
+    ReadOnlyServer,
+    SetupError,
+)
 
 log = logging.getLogger("penstock.consumer")
 
-# More threads or tasks than this are a mistake, and would take the machine down before anybody saw it.
-_MOST_CONCURRENT = 10_000
-# How many timers a sweep beside the consumers serves at once, and how long it waits for a connection.
-_PORTION = 100
-_SWEEP_PATIENCE = 2.0
+# In bytes.
+_LONGEST_NAME = 255
 
 
 class AsyncLast:
@@ -62,187 +66,53 @@ class AsyncConsumer:
     """Takes messages through a transport. `AsyncClient` has its public face, with the full descriptions."""
 
     def __init__(
-        self, transport: AsyncTransport, waits: WaitGroups, wakes: Wakes, counters: Counters, pending_check: bool
+        self,
+        transport: AsyncTransport,
+        waits: WaitGroups,
+        wakes: Wakes,
+        counters: Counters,
+        pending_check: bool,
+        reports: Reports,
     ) -> None:
         self.pending_check = pending_check
         self._transport = transport
         self._waits = waits
         self._wakes = wakes
         self._counters = counters
-        self._renewals = Renewals()
-        self._sweeper = Sweeper(waits.sweep_in, self._sweep_portion)
-        waits.sweep_sooner = self._sweeper.wake
-        self.reset()
+        self._sweeps = AsyncSweeps(transport, waits, counters)
+        self._begin()
+        self.reports = reports
+        self._reporter = AsyncReporter(transport, reports, self.id)
 
     def reset(self) -> None:
         """Begin anew, in a process that was forked."""
+        self._sweeps.reset()
+        self._begin()
+        self._reporter.reset(self.id)
+
+    def rename(self, name: str) -> None:
+        """Take another name, before anything is claimed under the first one."""
+        if not 1 <= len(name.encode()) <= _LONGEST_NAME:
+            raise InvalidInput(f"the name of a consumer is {name!r} but must have 1 to {_LONGEST_NAME} bytes")
+        self.id = name
+        self._reporter.reset(name)
+
+    def _begin(self) -> None:
         self.id = make_consumer_id()
         self._ready_cursors: dict[tuple[str, str], ReadyCursor] = {}
-        self._subscribed: set[tuple[str, str]] = set()
-        self._sweeping = Sweeping()
-        self._one_sweep = asyncio.Lock()
-        self._sweeper.reset()
-        self._feeders: WeakSet[AsyncFeeder] = WeakSet()
+        # Groups that are not just the default kind: how to create them.
+        self._kinds: dict[tuple[str, str], CreateGroup] = {}
+        # Whether pushes are heard of.
+        self._hears = False
+        # Whether the schema tells what is begun from what is claimed ahead; that of the version before does not.
+        self._knows_ahead = True
 
     async def close(self) -> None:
-        """Give back what is claimed ahead, and sweep no more."""
-        for feeder in list(self._feeders):
-            await feeder.close(PenstockError("this client is closed; make a new one"))
-        await self._sweeper.close()
+        """Sweep no more, and report for the last time."""
+        await self._sweeps.close()
+        await self._reporter.close()
 
-    def consume(
-        self, queue: str, group: str = "default", *, prefetch: int = 0, **options: Any
-    ) -> AsyncGenerator[AsyncBatch, None]:
-        """Yield batches as they come, and keep their leases alive in the background."""
-        if prefetch == 0:
-            return self._consume_each(queue, group, **options)
-        return self._consume_ahead(queue, group, prefetch, **options)
-
-    async def _consume_each(
-        self,
-        queue: str,
-        group: str,
-        *,
-        stop: asyncio.Event | None = None,
-        idle_timeout: Seconds | None = None,
-        lease: Seconds | None = None,
-        give_up_after: Seconds | None = None,
-        on_error: Callable[[AsyncBatch, BaseException], object] | None = None,
-        defer_acks: bool = False,
-        **options: Any,
-    ) -> AsyncGenerator[AsyncBatch, None]:
-        """Take one batch after the other, each when it is asked for."""
-        give_up, lease = positive("give_up_after", give_up_after), lease_time(lease)
-        hook = None if on_error is None else AsyncHook(on_error)
-        options["wait"] = wait_for_each(idle_timeout, **options)
-        owner = self.id
-        outage = Outage(f"pop from {queue} for {group}", give_up)
-        sleep = partial(pause, stop)
-        last = AsyncLast()
-        try:
-            while stop is None or not stop.is_set():
-                try:
-                    batch = await self.take(queue, group, stop, outage, last, lease=lease, **options)
-                except PenstockError as error:
-                    await sleep(outage.pause(error))
-                    continue
-                outage.over()
-                if batch is None:
-                    return
-                log.debug("took %s", batch)
-                batch.settle_through_outages(sleep, hook, give_up)
-                batch.defers = defer_acks
-                try:
-                    with self._renewals.keep(batch, lease):
-                        yield batch
-                finally:
-                    if self.id == owner:
-                        if batch.deferred:
-                            last.note(batch)
-                        elif not batch.settled and not batch.abandoned:
-                            await self._give_back(batch)
-        finally:
-            if self.id == owner:
-                await self._ack_now(last, stop)
-
-    async def _consume_ahead(
-        self,
-        queue: str,
-        group: str,
-        prefetch: int,
-        *,
-        stop: asyncio.Event | None = None,
-        idle_timeout: Seconds | None = None,
-        on_error: Callable[[AsyncBatch, BaseException], object] | None = None,
-        defer_acks: bool = True,
-        **options: Any,
-    ) -> AsyncGenerator[AsyncBatch, None]:
-        """Take batches from a feeder, which claims them ahead and sends their acks."""
-        hook = None if on_error is None else AsyncHook(on_error)
-        wait = wait_for_each(idle_timeout, **options)
-        options.pop("wait", None)
-        owner: str | None = None
-        try:
-            while stop is None or not stop.is_set():
-                if owner != self.id:
-                    # A process that was forked from this one claims for itself.
-                    owner, feeder = self.id, self._feeder(queue, group, prefetch, stop, hook, **options)
-                async with aclosing(self._consume_from(feeder, stop, wait, hook)) as batches:
-                    async for batch in batches:
-                        yield batch
-                        if owner != self.id:
-                            break
-                    else:
-                        return
-        finally:
-            if owner == self.id:
-                await feeder.close()
-
-    async def _consume_from(
-        self, feeder: AsyncFeeder, stop: asyncio.Event | None, wait: float, hook: AsyncHook | None
-    ) -> AsyncGenerator[AsyncBatch, None]:
-        owner = self.id
-        sleep = partial(pause, stop)
-        while stop is None or not stop.is_set():
-            batch = await feeder.take(wait, stop)
-            if batch is None:
-                return
-            log.debug("took %s", batch)
-            batch.settle_through_outages(sleep, hook)
-            try:
-                yield batch
-            finally:
-                if self.id == owner:
-                    feeder.let_go(batch)
-                    if not batch.settled and not batch.abandoned:
-                        await self._give_back(batch)
-
-    def _feeder(
-        self,
-        queue: str,
-        group: str,
-        prefetch: int,
-        stop: asyncio.Event | None,
-        hook: AsyncHook | None,
-        *,
-        give_up_after: Seconds | None = None,
-        partition: Name | None = None,
-        max_messages: int = 100,
-        max_partitions: int = 1,
-        max_bytes: int = MAX_BYTES,
-        lease: Seconds | None = None,
-        auto_ack: bool = False,
-        mode: str = "ordered",
-        subscription: str | datetime = "all",
-    ) -> AsyncFeeder:
-        """Begin to claim ahead."""
-        if prefetch < 0:
-            raise InvalidInput(f"prefetch is {prefetch} but must be 0 or more messages")
-        if auto_ack:
-            raise InvalidInput(
-                "prefetch and auto_ack exclude each other: what was prefetched would be lost when the loop ends"
-            )
-        for name, value in (("max_messages", max_messages), ("max_partitions", max_partitions)):
-            if value < 1:
-                raise InvalidInput(f"{name} is {value} but must be above 0")
-        wanted = Pop(
-            queue,
-            group,
-            as_text(partition),
-            max_messages,
-            max_bytes,
-            max_partitions,
-            lease_time(lease),
-            self.id,
-            durable=False,
-        )
-        outage = Outage(f"pop from {queue} for {group}", positive("give_up_after", give_up_after))
-        prepare = partial(self._prepare, queue, group, mode, subscription)
-        feeder = AsyncFeeder(self, wanted, prefetch, stop, outage, hook, prepare, self._renewals)
-        self._feeders.add(feeder)
-        return feeder
-
-    async def _prepare(self, queue: str, group: str, mode: str, subscription: str | datetime) -> None:
+    async def prepare(self, queue: str, group: str, mode: str, subscription: str | datetime) -> None:
         """Connect, create the group where it is not just the default kind, and hear of pushes."""
         await self._transport.open()
         await self._subscribe(queue, group, mode, subscription)
@@ -255,85 +125,73 @@ class AsyncConsumer:
 
     async def claim(self, wanted: Pop, done: Sequence[ClaimRange], outage: Outage) -> AckedAndPopped:
         """Acknowledge and pop, in one call."""
+        if not self._knows_ahead:
+            wanted = msgspec.structs.replace(wanted, ahead=False)
         ready = self._ready_cursor(wanted.queue, wanted.group)
         if (begin := ready.lows()) is not None:
             wanted = msgspec.structs.replace(wanted, ready_from=begin)
-        if done:
-            reply = await self._transport.run(AckAndPop(done, wanted), _left(outage), retry=False)
-        else:
-            reply = AckedAndPopped([], await self._transport.run(wanted, _left(outage)))
+        try:
+            if done:
+                reply = await self._transport.run(AckAndPop(done, wanted), _left(outage), retry=False)
+            else:
+                reply = AckedAndPopped([], await self._run_pop(wanted, outage))
+        except SetupError as error:
+            if not wanted.ahead or isinstance(error, ReadOnlyServer):
+                raise
+            self._knows_ahead = False
+            return await self.claim(wanted, done, outage)
         if reply.claims:
             ready.took(reply.claims)
         self._waits.stir()
-        self._sweeper.ensure()
+        self._sweeps.ensure()
         return reply
 
-    async def sweep_brought(self) -> bool:
-        """Serve timers, and say whether that brought work."""
-        brought = self._sweeping.brought
-        await self._sweep()
-        return self._sweeping.brought != brought
+    async def begin(self, claims: Sequence[Claim], lease: float | None = None) -> list[bool]:
+        """Say that what was claimed ahead, and delivered before, is handled from now on; for each, whether it may be.
 
-    async def process(
-        self,
-        queue: str,
-        handler: Callable[[StoredMessage], object],
-        *,
-        group: str = "default",
-        concurrency: int = 1,
-        stop: asyncio.Event | None = None,
-        idle_timeout: Seconds | None = None,
-        timeout: Seconds | None = None,  # noqa: ASYNC109 - for each handler, and not for the whole
-        grace: Seconds = 8.0,
-        handle_signals: bool = True,
-        on_error: Callable[[StoredMessage, BaseException], object] | None = None,
-        prefetch: int = 0,
-        **options: Any,
-    ) -> int:
-        """Await a function for each message, in `concurrency` tasks; returns how many were handled."""
-        if not 1 <= concurrency <= _MOST_CONCURRENT:
-            raise InvalidInput(f"concurrency is {concurrency} but must be from 1 to {_MOST_CONCURRENT}")
-        allowed, ending = positive("timeout", timeout), positive("grace", grace)
-        hook = None if on_error is None else AsyncHook(on_error)
+        Of a first delivery it need not be said: see `expire_claim`.
+        """
+        retried = [claim.lease for claim in claims if claim.attempt > 1]
+        if not retried or not self._knows_ahead:
+            return [True] * len(claims)
+        deadlines = await self._transport.run(Renew(retried, lease, durable=False, begun=True))
+        live = {of.lease_id for of, deadline in zip(retried, deadlines, strict=True) if deadline is not None}
+        return [claim.attempt == 1 or claim.lease_id in live for claim in claims]
 
-        # Nobody sees a batch between its last message and the next pop.
-        options.setdefault("defer_acks", True)
-        stop = stop or asyncio.Event()
-        feeder: AsyncFeeder | None = None
-
-        def consume(stop: asyncio.Event) -> AsyncGenerator[AsyncBatch, None]:
-            if feeder is None:
-                return self._consume_each(queue, group, stop=stop, idle_timeout=idle_timeout, **options)
-            return self._consume_from(feeder, stop, wait, None)
-
-        pool = WorkerPool(consume, handler, allowed, concurrency, hook, stop, ending)
-        if prefetch:
-            wait = wait_for_each(idle_timeout, **options)
-            options = {name: value for name, value in options.items() if name not in ("defer_acks", "wait")}
-            feeder = self._feeder(queue, group, prefetch, stop, None, **options)
-        try:
-            with Catcher(pool.interrupt, wanted=handle_signals) as signals:
-                handled = await pool.run()
-        finally:
-            if feeder is not None:
-                await feeder.close()
-        signals.hand_on()
-        # Where the signal cancels the main task, and this is it, it ends here.
-        await asyncio.sleep(0)  # async only
-        return handled
+    async def settle_items(self, operation: SettleItems, outage: Outage) -> SettledItems:  # async only
+        """Settle items of claims, and pop, in one call."""
+        pop = operation.pop
+        if pop is not None and (begin := self._ready_cursor(pop.queue, pop.group).lows()) is not None:
+            operation = msgspec.structs.replace(operation, pop=msgspec.structs.replace(pop, ready_from=begin))
+        reply = await self._transport.run(operation, _left(outage), retry=False)
+        if pop is not None and reply.claims:
+            self._ready_cursor(pop.queue, pop.group).took(reply.claims)
+        # Failed or given back: it may be ready again, now or in a while.
+        self._waits.stir(look=any(claim.outcomes or claim.release_rest for claim in operation.claims))
+        self._sweeps.ensure()
+        return reply
 
     async def sweep(self) -> SweepResult | None:
         """Fire due timers: expired leases, delays, backoffs."""
-        async with self._one_sweep:
-            return await self._run_sweep(Sweep(durable=False))
+        return await self._sweeps.sweep_all()
+
+    async def sweep_brought(self) -> bool:
+        """Serve timers, and say whether that brought work."""
+        brought = self._sweeps.brought
+        await self._sweeps.sweep()
+        return self._sweeps.brought != brought
 
     def forget_group(self, queue: str, group: str) -> None:
         """Take note that a group may be gone, so that it is created again."""
-        self._subscribed.discard((queue, group))
+        self._kinds.pop((queue, group), None)
 
     def forget_groups(self) -> None:
         """Take note that any group may be gone."""
-        self._subscribed.clear()
+        self._kinds.clear()
+
+    def remember_group(self, kind: CreateGroup) -> None:
+        """Take note how to create a group, should somebody delete it."""
+        self._kinds[kind.queue, kind.group] = kind
 
     async def take(
         self,
@@ -361,8 +219,8 @@ class AsyncConsumer:
         )
         await self._subscribe(queue, group, mode, subscription)
         if outage is not None and outage.begun:
-            # Nothing else is tried before this works.
-            found = await self._pop(wanted, outage)
+            # Nothing else is tried before this works. An ack that could not be sent goes along.
+            found = await self._pop(wanted, outage, last)
             outage.over()
             if found is not None:
                 return found
@@ -373,12 +231,12 @@ class AsyncConsumer:
     async def _look(self, wanted: Pop, last: AsyncLast | None) -> AsyncBatch | None:
         """Look once, and where there is nothing, once more after a sweep that brought work."""
         while True:
-            brought = self._sweeping.brought
+            brought = self._sweeps.brought
             batch = await self._pop(wanted, None, last)
             if batch is not None:
                 return batch
-            await self._sweep()
-            if self._sweeping.brought == brought:
+            await self._sweeps.sweep()
+            if self._sweeps.brought == brought:
                 return None
 
     async def _wait(
@@ -390,27 +248,40 @@ class AsyncConsumer:
         last: AsyncLast | None = None,
     ) -> AsyncBatch | None:
         """Look, alone or through those who wait for the same, until something is found, or time is up."""
+        key = Key(wanted.queue, wanted.partition, wanted.group)
+        looked_at: float | None = None
+        if self._hears and not self._waits.has(key) and not (stop is not None and stop.is_set()):
+            # Nobody waits for it, so that it may be there: waiting costs more than such a look.
+            looked_at = self._waits.now()
+            batch = await self._pop(wanted, outage, last)
+            if batch is not None:
+                self._waits.found()
+                return batch
         signal = Signal()
         await self._transport.open()
         self._wakes.listen()
-        waiter = self._waits.enter(Key(wanted.queue, wanted.partition, wanted.group), deadline, signal.give)
+        self._hears = True
+        waiter = self._waits.enter(key, deadline, signal.give)
+        if looked_at is not None:
+            self._waits.popped(waiter, looked_at, False)
+            self._sweeps.ensure()
         try:
             while stop is None or not stop.is_set():
                 step, seconds = self._waits.step(waiter, pending_check=self.pending_check)
                 if step is not Step.POP and last is not None:
-                    await self._ack_now(last, stop)
+                    await self.ack_now(last, stop)
                 match step:
                     case Step.POP:
                         began = self._waits.now()
                         batch = await self._pop(wanted, outage, last)
                         self._waits.popped(waiter, began, batch is not None)
-                        self._sweeper.ensure()
+                        self._sweeps.ensure()
                         if batch is not None:
                             return batch
                     case Step.CHECK:
                         began = self._waits.now()
                         self._waits.checked(waiter, began, await self.has_pending(wanted, outage))
-                        self._sweeper.ensure()
+                        self._sweeps.ensure()
                     case Step.SLEEP:
                         await signal.wait(seconds, stop)
                     case Step.OVER:
@@ -426,11 +297,7 @@ class AsyncConsumer:
         done = None if last is None else last.take()
         asked_at = time.monotonic()
         try:
-            popping = (
-                self._ack_and_pop(done, wanted, outage)
-                if done is not None
-                else self._transport.run(wanted, _left(outage))
-            )
+            popping = self._ack_and_pop(done, wanted, outage) if done is not None else self._run_pop(wanted, outage)
             claims = await popping
         except BaseException:
             if last is not None and done is not None and not done.settled:
@@ -440,8 +307,21 @@ class AsyncConsumer:
             return None
         ready.took(claims)
         self._waits.stir()
-        self._sweeper.ensure()
+        self._sweeps.ensure()
         return AsyncBatch(wanted.queue, wanted.group, claims, self.settle, asked_at)
+
+    async def _run_pop(self, wanted: Pop, outage: Outage | None) -> list[Claim]:
+        """Pop. A group that somebody deleted comes back as the kind that it was."""
+        kind = self._kinds.get((wanted.queue, wanted.group))
+        if kind is None:
+            return await self._transport.run(wanted, _left(outage))
+        wanted = msgspec.structs.replace(wanted, creates=False)
+        try:
+            return await self._transport.run(wanted, _left(outage))
+        except NotFound:
+            with suppress(AlreadyExists):
+                await self._transport.run(kind)
+            return await self._transport.run(wanted, _left(outage))
 
     async def _ack_and_pop(self, done: AsyncBatch, wanted: Pop, outage: Outage | None) -> list[Claim]:
         """Acknowledge a batch and pop, in one call; where that fails, one after the other."""
@@ -455,7 +335,7 @@ class AsyncConsumer:
         except PenstockError as error:
             log.debug("%s is acknowledged by itself, because that and the next pop in one call failed: %s", done, error)
             await self._ack(done)
-            return await self._transport.run(wanted, _left(outage))
+            return await self._run_pop(wanted, outage)
         try:
             done.acked_with_pop(acks, reply.acked)
         except LeaseLost as lost:
@@ -470,7 +350,7 @@ class AsyncConsumer:
                 with suppress(PenstockError):
                     await self._transport.run(Release(claim.lease))
 
-    async def _ack_now(self, last: AsyncLast, stop: asyncio.Event | None) -> None:
+    async def ack_now(self, last: AsyncLast, stop: asyncio.Event | None) -> None:
         """Send an ack that is not followed by a pop."""
         done = last.take()
         if done is None:
@@ -497,18 +377,11 @@ class AsyncConsumer:
         self._waits.stir(look=not isinstance(operation, Ack | Renew))
         return done
 
-    async def _give_back(self, batch: AsyncBatch) -> None:
-        """Give back what the loop that has it did not settle; what cannot be given back comes when its lease ends."""
-        log.debug("giving back %s", batch)
-        try:
-            await batch.release()
-        except PenstockError as error:
-            log.warning("%s could not be given back, and comes again when its lease ends: %s", batch, error)
-
     async def has_pending(self, wanted: Pop, outage: Outage | None = None) -> bool:
         """Ask whether a pop could get something; one that cannot be asked may."""
         ready = self._ready_cursor(wanted.queue, wanted.group)
         self._counters.add("has_pending_checks", 1)
+        self.reports.tally(wanted.queue, wanted.group).checked()
         try:
             check = HasPending(wanted.queue, wanted.group, wanted.partition, ready.lows())
             # Not tried again here: the pop that follows an error says what is wrong.
@@ -523,55 +396,17 @@ class AsyncConsumer:
             ready.begin_at_front()
         return pending
 
-    async def _sweep(self) -> None:
-        """Sweep, or wait for a sweep that is about to begin; others' timers must not keep this one from popping."""
-        asked_at = time.monotonic()
-        async with self._one_sweep:
-            if self._sweeping.began > asked_at:
-                return
-            try:
-                self._sweeping.did(await self._run_sweep(Sweep(self._sweeping.since(), durable=False)))
-            except PenstockError as error:
-                sweep_failed(error)
-
-    async def _sweep_portion(self) -> bool:
-        """Serve some timers beside the consumers; say whether to go on. In an outage they find out by themselves."""
-        async with self._one_sweep:
-            operation = Sweep(self._sweeping.since(), _PORTION, durable=False)
-            try:
-                self._sweeping.did(await self._run_sweep(operation, _SWEEP_PATIENCE, retry=False))
-            except PenstockError as error:
-                if is_outage(error):
-                    log.debug("no sweep, because the database cannot be used: %s", error)
-                    return False
-                sweep_failed(error)
-        return True
-
-    async def _run_sweep(
-        self,
-        operation: Sweep,
-        timeout: float | None = None,  # noqa: ASYNC109 - for the connection, and not for the whole
-        *,
-        retry: bool = True,
-    ) -> SweepResult | None:
-        self._counters.add("sweeps", 1)
-        swept = None
-        try:
-            swept = await self._transport.run(operation, timeout, retry=retry)
-            return swept
-        finally:
-            self._waits.swept(swept, all_due=swept is None or swept.woken < operation.max_timers)
-
     def _ready_cursor(self, queue: str, group: str) -> ReadyCursor:
         return self._ready_cursors.setdefault((queue, group), ReadyCursor())
 
     async def _subscribe(self, queue: str, group: str, mode: str, subscription: str | datetime) -> None:
         """Create a group that is not just the default kind; whoever comes later takes it as it is."""
-        if (mode, subscription) == ("ordered", "all") or (queue, group) in self._subscribed:
+        if (mode, subscription) == ("ordered", "all") or (queue, group) in self._kinds:
             return
+        kind = CreateGroup.reading(queue, group, mode, subscription)
         with suppress(AlreadyExists):
-            await self._transport.run(CreateGroup.reading(queue, group, mode, subscription))
-        self._subscribed.add((queue, group))
+            await self._transport.run(kind)
+        self.remember_group(kind)
 
 
 def _left(outage: Outage | None) -> float | None:

@@ -9,47 +9,30 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
 
 import msgspec
 
-from penstock.broker.arguments import Seconds, lease_time
 from penstock.broker.claims import AckedAndPopped, ClaimRange
-from penstock.broker.operations.claiming import Ack, Pop, ReleaseMany, Renew
-from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.claiming import Ack, Pop, ReleaseMany
 from penstock.consuming.async_batch import AsyncBatch
-from penstock.consuming.handlers import AsyncHook
-from penstock.consuming.outages import Outage, is_outage
+from penstock.consuming.async_leases import AsyncLeases
+from penstock.consuming.async_source import AsyncSource
+from penstock.consuming.handlers import LAST_MOMENT, AsyncHook
+from penstock.consuming.outages import Outage
 from penstock.consuming.prefetched import Asker, Prefetched, Room
-from penstock.consuming.tasks import Background, Renewals, Signal, finished, finished_or_undone
-from penstock.consuming.waiting import Key, Step, Waiter, WaitGroups
-from penstock.errors import LeaseLost, PenstockError
+from penstock.consuming.tallies import Tally
+from penstock.consuming.tasks import Background, Renewals, Signal, finished_or_undone
+from penstock.consuming.waiting import Key, Step, Waiter
+from penstock.errors import LeaseLost, PenstockError, ReadOnlyServer, TimedOut, Unavailable
 
 log = logging.getLogger("penstock.consumer")
 
-
-class AsyncSource(Protocol):
-    """What a feeder claims through: a consumer."""
-
-    pending_check: bool
-
-    @property
-    def waits(self) -> WaitGroups:
-        """Those who wait for messages with the same client."""
-
-    async def claim(self, wanted: Pop, done: Sequence[ClaimRange], outage: Outage) -> AckedAndPopped:
-        """Acknowledge and pop, in one call."""
-
-    async def settle(self, operation: Operation[Any]) -> Any:
-        """Run what settles claims."""
-
-    async def has_pending(self, wanted: Pop, outage: Outage) -> bool:
-        """Ask whether a pop could get something."""
-
-    async def sweep_brought(self) -> bool:
-        """Serve timers, and say whether that brought work."""
+# A call that has no time left waits so long for a connection.
+_SHORTEST = 0.2
+# How often a probe that found nothing is tried again.
+_PROBE_EVERY = 0.5
 
 
 class AsyncFeeder:
@@ -65,7 +48,10 @@ class AsyncFeeder:
         on_error: AsyncHook | None,
         prepare: Callable[[], Awaitable[None]],
         renewals: Renewals,
+        tally: Tally,
     ) -> None:
+        self.queue, self.group = wanted.queue, wanted.group
+        self._tally = tally
         self._source = source
         self._prepare = prepare
         # As many partitions as a batch has.
@@ -79,7 +65,11 @@ class AsyncFeeder:
         self._waiter: Waiter | None = None
         self._closing = False
         self._ending = False
+        self._abandoned = False
+        # Until when the last calls may be tried.
+        self._ends_at: float | None = None
         self._signal = Signal()
+        tally.watchers.append(self._signal.give)
         self._background = Background(self._work, "penstock-feeder")
 
     async def take(self, wait: float, stop: asyncio.Event | None) -> AsyncBatch | None:
@@ -103,32 +93,63 @@ class AsyncFeeder:
         finally:
             self._prefetched.leave(asker)
 
+    async def begin(self, batch: AsyncBatch) -> bool:
+        """Say that a handler begins with a batch; return whether it may, because its lease is live."""
+        try:
+            return all(await self._source.begin(batch.claims, self._wanted.lease))
+        except PenstockError as error:
+            log.warning("%s is not handled now, because the server could not be told: %s", batch, error)
+            return False
+
     def finished(self, batch: AsyncBatch) -> bool:
         """Take over the ack of a batch; say no when it is too late for that."""
         taken = self._prefetched.finished(batch)
         self._signal.give()
         return taken
 
+    @property
+    def give_up_after(self) -> float | None:
+        """How many seconds an outage may last."""
+        return self._outage.give_up_after
+
     def let_go(self, batch: AsyncBatch) -> None:
         """Take note that a consumer has settled a batch itself, or gives it back."""
         if not batch.deferred:
             self._prefetched.let_go(batch)
 
-    async def close(self, error: BaseException | None = None) -> None:
-        """Claim no more, give back what waits, and send all acks; with an error, which consumers raise, soon."""
+    async def close(self, error: BaseException | None = None, within: float | None = None) -> None:
+        """Claim no more, give back what waits, and send all acks, within so many seconds; consumers raise an error."""
         if error is not None:
-            self._ending = True
             self._prefetched.fail(error)
+        self._ending = self._ending or error is not None
+        self._ends_at = None if within is None else time.monotonic() + within
         self._closing = True
         self._signal.give()
-        await self._background.join()
+        if self._background.runs_here:
+            # Called by `on_error`: to wait for its own end would take for ever.
+            await self._wind_up()
+        elif not await self._background.join(within):
+            self._abandon()
+        self._tally.forget(self._signal.give)
+
+    def _abandon(self) -> None:
+        """End although calls are under way that have not come back in time."""
+        self._abandoned = True
+        self._background.cancel()
+        self._leases.release()
+        if rest := self._prefetched.abandon():
+            log.warning("%s could neither be acknowledged nor given back in time: they come again", rest)
 
     async def _work(self) -> None:
         try:
             await self._feed()
         except asyncio.CancelledError:  # async only
-            await finished(self._wind_up())  # async only
-            raise  # async only
+            if not self._abandoned:
+                self._ends_at = time.monotonic() + LAST_MOMENT
+                ending = asyncio.ensure_future(self._wind_up())
+                await asyncio.wait({ending}, timeout=LAST_MOMENT)
+                ending.cancel()
+            raise
         except BaseException as error:
             self._prefetched.fail(error)
         await self._wind_up()
@@ -148,18 +169,29 @@ class AsyncFeeder:
     async def _turn(self) -> None:
         """Do what is to be done next, in one call if there is something."""
         stopped = self._stop is not None and self._stop.is_set()
-        if stopped:
+        held_for, probe = (0.0, False) if stopped else self._tally.admit()
+        if stopped or (held_for and not self._tally.breaker.is_probing):
+            # What is claimed ahead others may have at once.
             await self._give_back(self._prefetched.empty())
+        # Before all else: their leases are about to end, which would count.
+        await self._give_back(self._prefetched.take_dropped())
         done = self._prefetched.take_done()
-        room = None if stopped else self._prefetched.room(acks=bool(done))
+        room = None if stopped or held_for else self._prefetched.room(acks=bool(done))
         if room is None:
             self._leave()
+            if probe:
+                self._tally.no_probe()
             if done:
                 await self._acknowledge(done)
-            elif dropped := self._prefetched.take_dropped():
-                await self._give_back(dropped)
+            elif held_for:
+                # Those who wait for no longer than this are told that there is nothing.
+                self._prefetched.found_nothing(time.monotonic())
+                await self._signal.wait(held_for, self._stop)
             else:
                 await self._signal.wait(float("inf"), None if stopped else self._stop)
+            return
+        if probe:
+            await self._probe(done)
             return
         waits, waiter = self._source.waits, self._enter()
         wanted, hasty = self._prefetched.look()
@@ -176,15 +208,35 @@ class AsyncFeeder:
             case _:
                 await self._signal.wait(seconds, self._stop)
 
-    async def _pop(self, waiter: Waiter, room: Room, done: list[AsyncBatch], hasty: bool) -> None:
+    async def _probe(self, done: list[AsyncBatch]) -> None:
+        """Take one message, to see whether its handler succeeds; where there is none, look again in a while."""
+        probing = False
+        try:
+            probing = await self._pop(self._enter(), Room(1, self._wanted.max_bytes), done, hasty=False, most=1)
+        finally:
+            if not probing:
+                self._tally.no_probe()
+        if not probing:
+            await self._signal.wait(_PROBE_EVERY, self._stop)
+
+    async def _pop(
+        self, waiter: Waiter, room: Room, done: list[AsyncBatch], hasty: bool, most: int | None = None
+    ) -> bool:
+        """Pop, at most so many messages of a partition, or as many as are wanted; say whether there were some."""
         waits, began, asked_at = self._source.waits, self._source.waits.now(), time.monotonic()
         self._prefetched.looking()
-        wanted = msgspec.structs.replace(self._wanted, max_partitions=room.partitions, max_bytes=room.max_bytes)
+        wanted = msgspec.structs.replace(
+            self._wanted,
+            max_partitions=room.partitions,
+            max_bytes=room.max_bytes,
+            max_messages=self._wanted.max_messages if most is None else most,
+        )
         try:
-            claims = (await self._claim(wanted, done)).claims
+            reply = await self._claim(wanted, done)
         except BaseException:
             self._prefetched.want_look()
             raise
+        claims = reply.claims
         self._outage.over()
         waits.popped(waiter, began, bool(claims))
         if claims:
@@ -192,27 +244,35 @@ class AsyncFeeder:
             for first in range(0, len(claims), self._partitions):
                 of_one = claims[first : first + self._partitions]
                 batch = AsyncBatch(wanted.queue, wanted.group, of_one, self._source.settle, asked_at)
-                batch.defers, batch.hand_over = True, self.finished
+                batch.defers, batch.hand_over, batch.probe = True, self.finished, most is not None
                 batches.append(batch)
             self._prefetched.add(batches)
             self._leases.keep(batches[0])
-        elif hasty and await self._source.sweep_brought():
+            await self._give_back(self._prefetched.take_excess())
+        # Not before what was popped is taken in: `on_error` may end it all.
+        await self._acked(done, reply.acked)
+        if claims:
+            return True
+        if hasty and await self._source.sweep_brought():
             self._prefetched.want_look()
         else:
             self._prefetched.found_nothing(asked_at)
+        return False
 
     async def _claim(self, wanted: Pop, done: list[AsyncBatch]) -> AckedAndPopped:
         """Pop, and acknowledge what is done in the same call; where that fails, one after the other."""
         if not done:
             return await self._call(wanted, done)
         try:
-            reply = await self._call(wanted, done)
+            return await self._call(wanted, done)
         except PenstockError as error:
+            if isinstance(error, Unavailable | ReadOnlyServer) and not isinstance(error, TimedOut):
+                # The database is away: all is tried again together, for as long as the loop may wait.
+                await self._try_again(done, error)
+                raise
             log.debug("acks are sent by themselves, because they and the next pop in one call failed: %s", error)
             await self._acknowledge(done)
             return await self._call(wanted, [])
-        await self._acked(done, reply.acked)
-        return reply
 
     async def _call(self, wanted: Pop, done: list[AsyncBatch]) -> AckedAndPopped:
         # sync only: return self._source.claim(wanted, _ranges(done), self._outage)
@@ -234,7 +294,7 @@ class AsyncFeeder:
     async def _acknowledge(self, done: list[AsyncBatch]) -> None:
         """Send acks by themselves."""
         try:
-            acked = await self._source.settle(Ack(_ranges(done), durable=False))
+            acked = await self._source.settle(Ack(_ranges(done), durable=False), self._left())
         except BaseException as error:
             await self._try_again(done, error)
             raise
@@ -283,25 +343,36 @@ class AsyncFeeder:
         for batch in batches:
             batch.settled = True
         try:
-            await self._source.settle(ReleaseMany([claim.lease for batch in batches for claim in batch.claims]))
+            leases = [claim.lease for batch in batches for claim in batch.claims]
+            await self._source.settle(ReleaseMany(leases), self._left())
         except PenstockError as error:
             log.warning("%s could not be given back, and come again when their leases end: %s", batches, error)
 
     async def _wind_up(self) -> None:
         """Give back what waits, and send all acks, through an outage as long as leases last unless told to stop."""
-        outage, tries = Outage("send the last acks"), 0
+        tries = 0
         await self._give_back(self._prefetched.empty())
-        while not self._prefetched.close_if_all_acked():
+        while not (self._abandoned or self._prefetched.close_if_all_acked()):
             try:
                 await self._acknowledge(self._prefetched.take_done())
             except PenstockError as error:
                 tries += 1
-                ending = self._ending or (self._stop is not None and self._stop.is_set())
-                if is_outage(error) and (tries == 1 or not ending):
-                    await self._signal.wait(outage.pause(error), None)
-                elif given_up := self._prefetched.take_done():
+                ending = self._ending or self._ends_at is not None or (self._stop is not None and self._stop.is_set())
+                # Raised again when it is no outage, or one that lasts too long.
+                with suppress(PenstockError):
+                    if tries == 1 or not ending:
+                        await self._signal.wait(self._outage.pause(error), None)
+                        continue
+                if given_up := self._prefetched.take_done():
                     log.warning("%s could not be acknowledged, and come again when their leases end", given_up)
         self._leases.release()
+
+    def _left(self) -> float | None:
+        """Return how many seconds a call may wait for a connection; None for as long as any."""
+        left = [] if self._ends_at is None else [self._ends_at - time.monotonic()]
+        if (of_outage := self._outage.left()) is not None:
+            left.append(of_outage)
+        return max(_SHORTEST, min(left)) if left else None
 
     def _enter(self) -> Waiter:
         if self._waiter is None:
@@ -314,56 +385,6 @@ class AsyncFeeder:
         if self._waiter is not None:
             self._source.waits.leave(self._waiter)
             self._waiter = None
-
-
-class AsyncLeases:
-    """The leases of all batches of a feeder, which are renewed together, as if they were one batch."""
-
-    def __init__(
-        self, prefetched: Prefetched[AsyncBatch], source: AsyncSource, renewals: Renewals, lease: Seconds | None
-    ) -> None:
-        self.abandoned = False
-        self.settled = False
-        self.lease_seconds = float("inf")
-        self._prefetched = prefetched
-        self._source = source
-        self._renewals = renewals
-        self._lease = lease
-        self._keeping: AbstractContextManager[None] | None = None
-
-    @property
-    def lease_left(self) -> float:
-        """How many seconds the shortest lease lasts: all are renewed within a third of it."""
-        return self.lease_seconds
-
-    def keep(self, batch: AsyncBatch) -> None:
-        """See that leases like that of a batch are renewed in time."""
-        if batch.lease_seconds < 0.9 * self.lease_seconds:
-            self.release()
-            self.lease_seconds = batch.lease_seconds
-            self._keeping = self._renewals.keep(self, self._lease)
-            self._keeping.__enter__()
-
-    def release(self) -> None:
-        """Renew no more."""
-        if self._keeping is not None:
-            self._keeping.__exit__(None, None, None)
-            self._keeping = None
-
-    async def renew(self, lease: Seconds | None = None) -> None:
-        """Extend all leases from now; a batch whose lease is lost is handed out no more."""
-        held = self._prefetched.held()
-        if not held:
-            return
-        renewals = [(batch, claim.lease) for batch in held for claim in batch.claims]
-        operation = Renew([lease for _, lease in renewals], lease_time(lease), durable=False)
-        until = await self._source.settle(operation)
-        deadlines = {one.lease_id: deadline for (_, one), deadline in zip(renewals, until, strict=True)}
-        for batch in held:
-            for claim in batch.claims:
-                claim.lease_until = deadlines[claim.lease_id] or claim.lease_until
-            if not all(deadlines[claim.lease_id] for claim in batch.claims) and self._prefetched.lost(batch):
-                log.warning("the lease of %s is lost; its messages are delivered again", batch)
 
 
 def _ranges(batches: list[AsyncBatch]) -> list[ClaimRange]:

@@ -14,6 +14,7 @@ from penstock.broker.operations.claiming import Ack, Nack, Release, Renew
 from penstock.broker.operations.operation import Operation
 from penstock.consuming.failures import describe, trace_of
 from penstock.consuming.outages import Outage
+from penstock.consuming.tallies import Tally
 from penstock.errors import InvalidInput, LeaseLost, PenstockError
 
 
@@ -33,6 +34,13 @@ class ClaimedMessages:
         # Whether an ack may wait for the next pop, to which it is then added, and whether it does.
         self.defers = False
         self.deferred = False
+        # How many of its messages are done, where not all of them are; and who counts what becomes of them.
+        self.handled: int | None = None
+        self.probe = False
+        self.tally: Tally | None = None
+        # Since when it is handled, and how many messages are counted, where it counts what becomes of it by itself.
+        self._counting_since: float | None = None
+        self._counted = 0
         # Takes over the ack where something else than the loop sends it, and says whether it is not too late for that.
         self.hand_over: Callable[[Any], bool] | None = None
         # What the server's clock has and our monotonic one has not. The claims were made after they were asked for, so
@@ -80,6 +88,22 @@ class ClaimedMessages:
         """How many seconds it was leased for when it was popped."""
         return min((claim.lease_seconds for claim in self.claims if claim.lease_seconds is not None), default=60.0)
 
+    def count_for(self, tally: Tally) -> None:
+        """Count what becomes of it, from now on. A loop does that for its own batches."""
+        self.tally, self._counting_since = tally, time.monotonic()
+        tally.took(len(self.messages), waited(self))
+        if self.settled:
+            # It was done as it came; how long it takes to handle, nobody will know.
+            tally.handled(len(self.messages), None, breaks=False)
+
+    def _count(self, done: int) -> None:
+        """Count messages up to so many that are done, if they are not counted yet."""
+        since = self._counting_since
+        if self.tally is not None and since is not None and done > self._counted:
+            self._counting_since = time.monotonic()
+            self.tally.handled(done - self._counted, self._counting_since - since, breaks=False)
+            self._counted = done
+
     def _enter(self) -> None:
         self._entered_by = os.getpid()
 
@@ -107,6 +131,7 @@ class ClaimedMessages:
             self.settled = True
             raise
         self.settled = True
+        self._count(len(self.messages) if self.handled is None else self.handled)
 
     def _ack(self, up_to: int | None, *, durable: bool = False) -> Ack:
         self._open()
@@ -149,22 +174,26 @@ class ClaimedMessages:
             self._done(message for message in self.messages if message.offset < up_to)
         else:
             self.settled = up_to == self.claims[0].stop
+            self._count(sum(message.offset < up_to for message in self.messages))
 
     def _done(self, messages: Iterable[StoredMessage]) -> None:
         self._acked.update((message.partition_id, message.offset) for message in messages)
         self.settled = len(self._acked) == len(self.messages)
+        self._count(len(self._acked))
 
     def _nack(
         self, offset: int | None, reason: str | None, delay: Seconds | None, error: str | BaseException | None
     ) -> list[Operation[Any]]:
         if offset is not None:
             self._only()
+        done = 0 if offset is None else sum(message.offset < offset for message in self.messages)
         if isinstance(error, BaseException):
             said: str | None = describe(error)
             trace, reason = trace_of(error), reason or type(error).__name__
         else:
             said, trace = reason if error is None else error, None
         wait = delay_time(delay)
+        self._failed(done, said)
         return [Nack(claim.lease, offset, said, reason, wait, trace) for claim in self.claims]
 
     def _nack_message(self, message: StoredMessage, error: BaseException) -> list[Operation[Any]]:
@@ -172,6 +201,7 @@ class ClaimedMessages:
         failed = self._claim_of(message)
         place = self.claims.index(failed)
         done = [Ack([claim.done() for claim in self.claims[:place]], durable=False)] if place else []
+        self._failed(self.messages.index(message), describe(error))
         return [
             *done,
             Nack(failed.lease, message.offset, describe(error), type(error).__name__, None, trace_of(error)),
@@ -186,6 +216,7 @@ class ClaimedMessages:
         """Acknowledge the first messages, and give back the rest."""
         if not 0 <= done <= len(self.messages):
             raise InvalidInput(f"done is {done} but must be from 0 to {len(self.messages)}, as many as the batch has")
+        self.handled = done
         whole = 0
         while whole < len(self.claims) and len(self.claims[whole].messages) <= done:
             done -= len(self.claims[whole].messages)
@@ -197,6 +228,12 @@ class ClaimedMessages:
             begun = self.claims[whole]
             operations.append(Ack([begun.done(stop=begun.messages[done].offset)], durable=False))
         return [*operations, *(Release(claim.lease) for claim in self.claims[whole:])]
+
+    def _failed(self, done: int, error: str | None) -> None:
+        """Count a failure, after so many messages that are done."""
+        self.handled = done
+        if self.tally is not None:
+            self.tally.fail(error, probe=self.probe, breaks=self._counting_since is None)
 
     def _checked(self, operation: Operation[Any], reply: Any) -> Any:
         """Return the reply to an operation that settles claims; raises LeaseLost where a lease is not live."""
@@ -232,10 +269,25 @@ class ClaimedMessages:
         return self.claims[0]
 
     def _claim_of(self, message: StoredMessage) -> Claim:
-        for claim in self.claims:
-            if claim.partition_id == message.partition_id and claim.start <= message.offset < claim.stop:
-                return claim
+        found = [
+            claim
+            for claim in self.claims
+            if claim.partition_id == message.partition_id and claim.start <= message.offset < claim.stop
+        ]
+        if len(found) > 1:
+            # Where a limit by key left messages out of a claim, another one may lie between its messages.
+            found = [claim for claim in found if any(each.offset == message.offset for each in claim.messages)]
+        if found:
+            return found[0]
         raise InvalidInput(f"message {message.offset} of {message.partition!r} is not in this batch")
+
+
+def waited(batch: ClaimedMessages) -> float | None:
+    """Return how many seconds its first message was in the log when it was handed out; None if it came before."""
+    first = batch.claims[0]
+    if first.attempt > 1 or first.lease_until is None or not batch.messages:
+        return None
+    return _server_time(batch.claims) - batch.messages[0].timestamp.timestamp()
 
 
 def _server_time(claims: list[Claim]) -> float:

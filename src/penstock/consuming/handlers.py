@@ -10,10 +10,10 @@ import contextvars
 import inspect
 import queue
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from penstock.errors import HandlerTimeout, InvalidInput
 
@@ -81,6 +81,7 @@ class Handler:
         self.timeout = timeout
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         # One that is cancelled by its loop ends by itself, as a rule; a thread cannot be ended.
         self.patience = None if timeout is None else timeout + (2 * CANCELLING if is_async(function) else 0)
 
@@ -101,10 +102,13 @@ class Handler:
             require_run(self.function, result)
 
     def close(self) -> None:
-        """Cancel what still runs in the loop, and end it."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(CANCELLING)
+        """Cancel what still runs in the loop, and end it; a call that comes later has another one."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+            thread = self._thread
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(CANCELLING)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -133,6 +137,16 @@ class Hook(Handler):
 
     def __init__(self, function: Callable[..., object]) -> None:
         super().__init__(function, "on_error")
+
+    @classmethod
+    @contextmanager
+    def of(cls, function: Callable[..., object] | None) -> Iterator[Self | None]:
+        """Make one, if there is a function, and end its event loop after the body."""
+        if function is None:
+            yield None
+        else:
+            with closing(cls(function)) as hook:
+                yield hook
 
 
 class AsyncHandler:
@@ -185,6 +199,12 @@ class AsyncHook:
     def __init__(self, function: Callable[..., object]) -> None:
         require_runnable(function, "on_error")
         self._function = function
+
+    @classmethod
+    @contextmanager
+    def of(cls, function: Callable[..., object] | None) -> Iterator[Self | None]:
+        """Make one, if there is a function. It runs in the event loop of its caller, so there is nothing to end."""
+        yield None if function is None else cls(function)
 
     async def __call__(self, *arguments: Any) -> None:
         """Tell it."""

@@ -25,7 +25,7 @@ class Outage:
 
     def __init__(self, doing: str, give_up_after: float | None = None) -> None:
         self._doing = doing
-        self._give_up_after = give_up_after
+        self.give_up_after = give_up_after
         self._began: float | None = None
         self._pauses = backoff(_FIRST, _LONGEST)
 
@@ -36,11 +36,11 @@ class Outage:
 
     def left(self) -> float | None:
         """Return how many seconds are left for attempts; None for any number."""
-        if self._give_up_after is None:
+        if self.give_up_after is None:
             return None
         if self._began is None:
-            return self._give_up_after
-        return max(0.0, self._began + self._give_up_after - time.monotonic())
+            return self.give_up_after
+        return max(0.0, self._began + self.give_up_after - time.monotonic())
 
     def pause(self, error: PenstockError) -> float:
         """Return how long to wait before the next attempt; raises the error if it is none of the database's."""
@@ -53,9 +53,9 @@ class Outage:
         else:
             log.debug("still cannot %s after %.1f s: %s", self._doing, now - self._began, error)
         pause = next(self._pauses)
-        if self._give_up_after is None:
+        if self.give_up_after is None:
             return pause
-        left = self._began + self._give_up_after - now
+        left = self._began + self.give_up_after - now
         if left <= 0:
             raise error
         return min(pause, left)

@@ -167,6 +167,18 @@ class Prefetched(Generic[B]):
             for asker, _ in zip(self._askers, batches, strict=False):
                 asker.signal()
 
+    def take_excess(self) -> list[B]:
+        """Take out what came last and is too much, because it is larger than what came before, to give it back."""
+        with self._lock:
+            excess = []
+            while self._bytes > MAX_PREFETCHED_BYTES and len(self._waiting) > 1:
+                batch = self._waiting.pop()
+                del self._held[batch]
+                self._messages -= len(batch.messages)
+                self._bytes -= batch.size
+                excess.append(batch)
+            return excess
+
     def found_nothing(self, began: float) -> None:
         """Take note of a look in vain; those whose time is up need not wait any more."""
         with self._lock:
@@ -234,6 +246,17 @@ class Prefetched(Generic[B]):
         with self._lock:
             self._failure = self._failure or error
             self._wake_all()
+
+    def abandon(self) -> list[B]:
+        """Close it, and return what is neither acknowledged nor given back."""
+        with self._lock:
+            rest = [*self._done, *self._dropped, *self._waiting]
+            for some in (self._done, self._dropped, self._waiting, self._held):
+                some.clear()
+            self._messages = self._bytes = 0
+            self._closed = True
+            self._wake_all()
+            return rest
 
     def close_if_all_acked(self) -> bool:
         """Close it, unless acks are still to be sent."""

@@ -119,18 +119,32 @@ class Background:
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         self._task = asyncio.create_task(work(), name=name)
 
-    async def join(self) -> None:
-        """Wait for its end; it goes on when whoever waits is cancelled."""
+    @property
+    def runs_here(self) -> bool:
+        """Whether this is the task that does it."""
+        return asyncio.current_task() is self._task
+
+    async def join(self, within: float | None = None) -> bool:
+        """Wait for its end, for so many seconds; say whether it came. It goes on when whoever waits is cancelled."""
         if self._task.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait({self._task})
+            await asyncio.wait({self._task}, timeout=within)
+            return self._task.done()
+        return True
+
+    def cancel(self) -> None:
+        """Let it end where it is."""
+        self._task.cancel()
 
 
 class Sweeper:
-    """Sweeps beside the consumers of a client: a task, which ends by itself when nobody consumes any more."""
+    """Sweeps, or reports, beside the consumers of a client: a task, which ends by itself when nobody consumes."""
 
-    def __init__(self, due_in: Callable[[], float | None], sweep: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, due_in: Callable[[], float | None], sweep: Callable[[], Awaitable[bool]], name: str = "penstock-sweeper"
+    ) -> None:
         # `due_in` says in how many seconds to sweep, None for never; `sweep` whether to go on.
         self._due_in = due_in
+        self._name = name
         self._sweep = sweep
         self.reset()
 
@@ -146,7 +160,7 @@ class Sweeper:
         if self._closed or (task is not None and not task.done() and task.get_loop() is asyncio.get_running_loop()):
             return
         self._signal = Signal()
-        self._task = asyncio.create_task(self._work(self._signal), name="penstock-sweeper")
+        self._task = asyncio.create_task(self._work(self._signal), name=self._name)
 
     def wake(self) -> None:
         """Let it see that a sweep is due earlier."""

@@ -56,6 +56,7 @@ class Renewals:
         self._changed = threading.Condition()
         self._due: dict[Leased, float] = {}
         self._leases: dict[Leased, Seconds | None] = {}
+        self._wakes_at = 0.0
         self._thread: threading.Thread | None = None
 
     @contextmanager
@@ -63,11 +64,14 @@ class Renewals:
         """Renew a batch until the body is done."""
         with self._changed:
             self._leases[batch] = lease
-            self._due[batch] = time.monotonic() + first_pause(batch, lease)
+            due = self._due[batch] = time.monotonic() + first_pause(batch, lease)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="penstock-renewals", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            elif due < self._wakes_at:
+                # Most batches are done long before: for each of them it would wake up in vain.
+                self._wakes_at = due
+                self._changed.notify()
         try:
             yield
         finally:
@@ -81,8 +85,10 @@ class Renewals:
                 now = time.monotonic()
                 due = {batch: self._leases[batch] for batch, moment in self._due.items() if moment <= now}
                 if not due:
-                    next_due = min(self._due.values(), default=now + 3600)
-                    self._changed.wait(next_due - now)
+                    # No later than it was to wake up before, although that batch is done: the next one would wake it.
+                    before = self._wakes_at if self._wakes_at > now else now + 3600
+                    self._wakes_at = min(before, *self._due.values()) if self._due else before
+                    self._changed.wait(self._wakes_at - now)
                     continue
                 for batch, lease in due.items():
                     self._due[batch] = now + pause_between(batch, lease)
@@ -105,12 +111,21 @@ class Background:
     def __init__(self, work: Callable[[], None], name: str) -> None:
         self._work = work
         self._ended = threading.Event()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
-    def join(self) -> None:
-        """Wait for its end."""
+    @property
+    def runs_here(self) -> bool:
+        """Whether this is the thread that does it."""
+        return threading.current_thread() is self._thread
+
+    def join(self, within: float | None = None) -> bool:
+        """Wait for its end, for so many seconds; say whether it came."""
         # Not by joining the thread: until Python 3.13 an interrupted join takes its thread for ended.
-        self._ended.wait()
+        return self._ended.wait(within)
+
+    def cancel(self) -> None:
+        """Leave it alone: a thread cannot be cancelled."""
 
     def _run(self) -> None:
         try:
@@ -120,11 +135,14 @@ class Background:
 
 
 class Sweeper:
-    """Sweeps beside the consumers of a client: a daemon thread, which ends by itself when nobody consumes any more."""
+    """Sweeps, or reports, beside the consumers of a client: a daemon thread, which ends when nobody consumes."""
 
-    def __init__(self, due_in: Callable[[], float | None], sweep: Callable[[], bool]) -> None:
+    def __init__(
+        self, due_in: Callable[[], float | None], sweep: Callable[[], bool], name: str = "penstock-sweeper"
+    ) -> None:
         # `due_in` says in how many seconds to sweep, None for never; `sweep` whether to go on.
         self._due_in = due_in
+        self._name = name
         self._sweep = sweep
         self.reset()
 
@@ -139,7 +157,7 @@ class Sweeper:
         """See to it that somebody sweeps."""
         with self._lock:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._work, name="penstock-sweeper", daemon=True)
+                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._thread.start()
 
     def wake(self) -> None:

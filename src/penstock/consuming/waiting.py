@@ -9,11 +9,13 @@ Everybody who waits is sure of one look that began after they came; when one is 
 does any input or output: `step` says what to do next, and is told what came of it. So both clients wait alike.
 """
 
+import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
 from enum import Enum, auto
+from math import floor
 from typing import NamedTuple
 
 from penstock.broker.infos import SweepResult
@@ -106,8 +108,18 @@ class WaitGroup:
         # Several who looked at the same time count as one.
         if began >= self.slowed_at:
             self.slowed_at = now
-            self.look_at = now + self.pause
+            self.look_at = now + self.pause if self.pause < _LONGEST else _beat(now)
             self.pause = min(longest, self.pause * _GROWTH)
+
+
+# Wait groups that have been idle for long look at the same moments, so that their checks are one call: see
+# `batching.CheckJoiner`. Those of other processes look at others.
+_PHASE = random.random() * _LONGEST  # noqa: S311
+
+
+def _beat(now: float) -> float:
+    """Return the next common moment."""
+    return (floor((now - _PHASE) / _LONGEST) + 1) * _LONGEST + _PHASE
 
 
 class WaitGroups:
@@ -145,6 +157,14 @@ class WaitGroups:
                 else:
                     waiter.woken = True
             return waiter
+
+    def has(self, key: Key) -> bool:
+        """Say whether somebody waits for the same."""
+        return key in self._groups
+
+    def found(self) -> None:
+        """Take note that somebody who did not wait found something."""
+        self._found_at = self._clock()
 
     def leave(self, waiter: Waiter) -> None:
         """Wait no more: somebody else looks for the wait group, and takes over a wake that was not used."""

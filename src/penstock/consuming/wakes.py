@@ -1,14 +1,23 @@
 """Pushes wake those who wait: in this process at once, whichever client they use, and elsewhere with a hint."""
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 from weakref import WeakSet
 
 from penstock import forks
 from penstock.broker.counters import Counters
 from penstock.broker.hints import Hints, HintSource
+from penstock.broker.operations.claiming import Nack, Release, ReleaseMany
+from penstock.broker.operations.items import SettleItems
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
 from penstock.broker.places import Place
 from penstock.consuming.waiting import WaitGroups
+
+# Who waits for results waits for this queue, which cannot be one; a partition of it is the id of a message.
+RESULTS = "~results"
 
 _lock = threading.Lock()
 _waits: dict[str, WeakSet[WaitGroups]] = {}
@@ -60,6 +69,7 @@ class Wakes:
         self._transport = transport
         self._waits = waits
         self._counters = counters
+        self._followers: tuple[Callable[[Collection[str]], None], ...] = ()
         self.reset()
         waits.listening = self._listening
 
@@ -96,16 +106,55 @@ class Wakes:
             wake(self._transport.address, places)
         if self.notify and places:
             self._with_hints().announce(place.queue for place in places)
+        if self._followers:
+            self._pass_on({place.queue for place in places})
+
+    def ran(self, operation: Operation[Any]) -> None:
+        """Wake those who wait for what an operation has brought, whoever asked for it."""
+        match operation:
+            case Push():
+                self.pushed([batch.place for batch in operation.batches])
+            case SettleItems():
+                self.pushed([output.push.place for output in operation.outputs])
+                if operation.results:
+                    self.kept_results()
+                self._waits.stir(look=True)
+            case Nack() | Release() | ReleaseMany():
+                # Failed or given back: it may be ready again, now or in a while.
+                self._waits.stir(look=True)
+
+    def kept_results(self) -> None:
+        """Wake those who wait for results: some were kept."""
+        self.pushed([Place(RESULTS, "")])
 
     def heard(self, queues: Sequence[str]) -> None:
         """Wake those who wait here for what another process has pushed."""
         self._counters.add("hints_received", 1)
         for queue in queues:
             self._waits.wake(queue, {""})
+        self._pass_on(queues)
+
+    @contextmanager
+    def followed(self, follower: Callable[[Collection[str]], None]) -> Iterator[None]:
+        """Tell somebody of every push, wherever it came from; called from any thread."""
+        self._followers = (*self._followers, follower)
+        try:
+            self.listen()
+            yield
+        finally:
+            self._followers = tuple(each for each in self._followers if each is not follower)
+
+    def _pass_on(self, queues: Collection[str]) -> None:
+        for follower in self._followers:
+            follower(queues)
 
     def sent(self) -> None:
         """Count a hint to others."""
         self._counters.add("hints_sent", 1)
+
+    def failed(self) -> None:
+        """Count that hints did not get through."""
+        self._counters.add("wake_up_errors", 1)
 
     def close(self) -> None:
         """Hear no more."""

@@ -70,6 +70,12 @@ class WorkerPool:
         self._interrupted.set()
         log.info("ending: handlers under way have %g s", self._grace)
 
+    @property
+    def time_left(self) -> float:
+        """How many seconds are left to put things in order after the end of the workers."""
+        left = self._grace if self._ends_at is None else self._ends_at - time.monotonic()
+        return max(0.0, left) + LAST_MOMENT
+
     async def _watch(self, interrupted: "asyncio.Task[bool]") -> None:
         """Wait for the workers' end, and end them when their time is up."""
         while pending := [task for task in self._workers if not task.done()]:
@@ -91,7 +97,9 @@ class WorkerPool:
             if (taken := self._workers[task].take_from()) is not None:
                 log.warning("a handler of %s does not end and is left behind", taken[0])
                 self._workers[task].handled += taken[1]
-                await self._handling.give_back(*taken)
+                giving_back = asyncio.ensure_future(self._handling.give_back(*taken))
+                await asyncio.wait({giving_back}, timeout=LAST_MOMENT)
+                giving_back.cancel()
 
     async def _work(self, worker: Worker) -> None:
         try:

@@ -72,6 +72,12 @@ class WorkerPool:
             self._changed.notify_all()
         log.info("ending: handlers under way have %g s", self._grace)
 
+    @property
+    def time_left(self) -> float:
+        """How many seconds are left to put things in order after the end of the workers."""
+        left = self._grace if self._ends_at is None else self._ends_at - time.monotonic()
+        return max(0.0, left) + LAST_MOMENT
+
     def _start(self, worker: Worker, first: Callable[[], None] | None = None) -> None:
         with self._changed:
             self._workers.add(worker)

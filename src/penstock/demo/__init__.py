@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from uuid import uuid4
 
 from penstock.client.client import Client
 from penstock.postgres.address import redact
@@ -35,8 +36,26 @@ def run(client: Client, echo: Callable[[str], None], *, stay: bool, spark: bool 
         echo(f"All counts are correct; took {(datetime.now(UTC) - begun).total_seconds():.1f} s.")
         if stay:
             with suppress(KeyboardInterrupt):
-                echo(f"serving at {redact(client.dsn)}; Ctrl-C to stop")
-                while True:
-                    time.sleep(3600)
+                show(client, echo)
     finally:
         stage.clean_up()
+
+
+def show(client: Client, echo: Callable[[str], None]) -> None:
+    """Show a shop whose orders keep coming, on the page, until Ctrl-C."""
+    try:
+        from penstock.demo.live import Live
+    except ModuleNotFoundError:
+        # Without the extra there is no page.
+        echo(f"serving at {redact(client.dsn)}; Ctrl-C to stop")
+        while True:
+            time.sleep(3600)
+    live = Live(client, prefix=f"demo-{uuid4().hex[:8]}-")
+    try:
+        with live:
+            echo(f"serving at {redact(client.dsn)}")
+            echo(f"The page, with orders of a shop moving on it: {live.address}; Ctrl-C to stop")
+            while True:
+                time.sleep(3600)
+    finally:
+        live.clean_up()

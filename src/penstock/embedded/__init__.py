@@ -1,11 +1,11 @@
-"""A real PostgreSQL that belongs to a folder, so that penstock works where no server was set up.
+"""A real PostgreSQL, and a Valkey beside it, that belong to a folder: so penstock works where no server was set up.
 
 Processes that attach to the same home share one server. It starts with the first of them and stops
 by itself soon after the last has gone, however that one ended; `start_detached` keeps it up until
-`stop`.
+`stop`. Valkey starts when somebody first asks for it, and stops with PostgreSQL.
 
 To read further: `home` is what lies in the folder, `instance` what a user does with it, `keeper`
-the process that looks after the server, `postgres` the server itself, `leftovers` how it ends,
+the process that looks after the servers, `postgres` and `valkey` the servers, `leftovers` how one ends,
 `binaries` where its programs come from, `account` who runs them, and `locks` how processes agree.
 """
 

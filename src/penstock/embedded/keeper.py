@@ -19,6 +19,7 @@ from penstock.embedded.binaries import installed
 from penstock.embedded.home import Home, State
 from penstock.embedded.locks import STEP, Lock
 from penstock.embedded.postgres import Server, free_port
+from penstock.embedded.valkey_keeping import ValkeyKeeping
 from penstock.errors import EmbeddedError, PenstockError
 
 TICK = 0.5
@@ -43,10 +44,11 @@ class Keeper:
         self.port = self.port_attempts = 0
         self.ready = self.was_ready = False
         self.wakeup = self._catch_signals()
-        self._say("starting")
+        home.state = State("starting", os.getpid())
         account = server_account(home.path, home.data)
         home.choose_place(account)
         self.server = Server(home, account, installed().reachable_by(account))
+        self.valkey = ValkeyKeeping(home, account)
 
     def run(self) -> None:
         """Keep the server up for as long as it is needed, then stop it."""
@@ -54,13 +56,17 @@ class Keeper:
             self.server.prepare()
             self._start()
             while not self.stopping and not self._unused():
-                self._wait(TICK if self.ready else STEP)
+                self._wait(TICK if self.ready and not self.valkey.starting else STEP)
                 if self.server.exited:
                     self._restart()
                 elif not self.ready and self.server.ready:
                     self._welcome()
+                if self.valkey.look():
+                    self._say(self.phase)
+                    self.valkey.was_said()
             self._say("stopping")
         finally:
+            self.valkey.end()
             self.server.stop()
             log.info("PostgreSQL stopped")
 
@@ -113,13 +119,19 @@ class Keeper:
         return False
 
     def _say(self, phase: str) -> None:
+        self.phase = phase
         server = self.server if phase == "ready" else None
+        valkey = self.valkey.server if self.valkey.ready else None
         self.home.state = State(
             phase,
             os.getpid(),
             postgres=server.process.pid if server and server.process else None,
             port=self.port if server else None,
             version=server.version if server else None,
+            valkey=valkey.process.pid if valkey and valkey.process else None,
+            valkey_version=valkey.version if valkey else None,
+            valkey_socket=valkey.socket if valkey else None,
+            valkey_error=self.valkey.error,
         )
 
     def _wait(self, seconds: float) -> None:
@@ -135,6 +147,8 @@ class Keeper:
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Somebody wants Valkey.
+        signal.signal(signal.SIGUSR1, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return reader
 

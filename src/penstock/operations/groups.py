@@ -8,7 +8,7 @@ from uuid import UUID
 from penstock.errors import NotFound, SetupError
 
 if TYPE_CHECKING:
-    from penstock.broker.infos import ClaimInfo, DeadLetter, GroupInfo
+    from penstock.broker.infos import ClaimInfo, DeadLetterInfo, GroupInfo
     from penstock.client.client import Client
 
 _PAGE = 1000
@@ -41,7 +41,7 @@ def release_lease(client: "Client", lease: UUID, queue: str | None, group: str |
 
 def dead_letters(
     client: "Client", queue: str, group: str | None, reason: str | None, limit: int
-) -> "Iterator[DeadLetter]":
+) -> "Iterator[DeadLetterInfo]":
     """Yield up to `limit` dead letters, oldest first, page by page."""
     after = 0
     while limit:

@@ -1,13 +1,9 @@
 """The rows of the registry: the actions of a flow, each with its class and the plugin that provides it."""
 
-import hashlib
-import sys
-from functools import cache
-from importlib import metadata
-from pathlib import Path
 from typing import NamedTuple
 
 from penstock.pipeline.flow import Expectation, Files, Flow, Route
+from penstock.plugins import plugin_of
 
 
 class Action(NamedTuple):
@@ -32,20 +28,3 @@ def actions(flow: Flow) -> list[Action]:
 
 def _ours(name: str, kind: type) -> Action:
     return Action(name, f"{kind.__module__}.{kind.__qualname__}", plugin_of(kind.__module__))
-
-
-@cache
-def plugin_of(module: str) -> str:
-    """Return the distribution that a module comes with, or its file and what is in it."""
-    top = module.partition(".")[0]
-    distributions = metadata.packages_distributions().get(top)
-    if distributions:
-        return f"{distributions[0]}:{metadata.version(distributions[0])}"
-    if top == "penstock":
-        from penstock import __version__
-
-        return f"penstock:{__version__}"
-    path = getattr(sys.modules.get(module), "__file__", None)
-    if path is None or not Path(path).is_file():
-        return f"{top}:unknown"
-    return f"{Path(path).name}:{hashlib.sha256(Path(path).read_bytes()).hexdigest()[:8]}"

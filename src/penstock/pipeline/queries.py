@@ -18,10 +18,11 @@ from penstock.broker.operations.staging import GetLimits
 from penstock.broker.ranges import Heads
 from penstock.errors import InvalidInput, NotFound, PenstockError, Retryable
 from penstock.pipeline import checking, checkpoints, frames, poison
-from penstock.pipeline.actions import actions, plugin_of
+from penstock.pipeline.actions import actions
 from penstock.pipeline.flow import DATA_SINK, Copy, Flow, derive_type
 from penstock.pipeline.frames import Connection, Problem
 from penstock.pipeline.running import BACKOFF_FIRST, PATIENCE, Running
+from penstock.plugins import plugin_of
 from penstock.postgres.database import Database
 
 if TYPE_CHECKING:

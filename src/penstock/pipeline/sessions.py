@@ -38,7 +38,7 @@ def opened(
     if remote is not None:
         spark = _connect(remote, said)
     else:
-        if master is None:
+        if master is None or master.startswith("local["):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         spark = connector.session("penstock run", master, _DEFAULTS | dict(said))
         _silence_accumulator_server(spark)

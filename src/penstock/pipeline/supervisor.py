@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -89,8 +90,6 @@ class Supervisor:
     def end(self) -> None:
         """Stop all queries and let `run` return; safe at any moment."""
         self._ending.set()
-        # What Spark's other half says from now on is that it is gone.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
 
     def require_free(self) -> None:
         """Refuse flows that another supervisor runs, and conflicting names and queues, before Spark starts."""
@@ -102,6 +101,7 @@ class Supervisor:
 
     def run(self, spark: "SparkSession", observe: Callable[[Sequence[Running]], None] | None = None) -> bool:
         """Run the flows; returns whether none of them failed."""
+        _leave_errors_of_py4j_to_callers()
         done = threading.Event()
         heartbeat = threading.Thread(target=self._send_heartbeats, args=(done,), daemon=True)
         try:
@@ -260,6 +260,19 @@ class Supervisor:
 def default_base(settings: Settings) -> str:
     """Return the default folder of checkpoints, which survives restarts."""
     return checkpoints.default_base(settings.home)
+
+
+def _leave_errors_of_py4j_to_callers() -> None:
+    """Keep Py4J from logging, with a traceback each, the errors that it raises; partly by the root logger.
+
+    A signal for the whole group of processes ends Spark's Java, and that may be seen before the signal is.
+    """
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _held(name: str, holder: str) -> Retryable:

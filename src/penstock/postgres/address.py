@@ -13,10 +13,11 @@ from urllib.parse import quote, unquote, urlsplit
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from penstock import sql
-from penstock.errors import SetupError, Unavailable
+from penstock import sql, valkey
+from penstock.errors import PenstockError, SetupError, Unavailable
 from penstock.postgres import migrate
 from penstock.postgres.failures import translate
+from penstock.postgres.wire import Connection
 from penstock.settings import Settings, without_driver
 
 if TYPE_CHECKING:
@@ -81,6 +82,13 @@ class Address:
     dsn: str = field(repr=False)
     embedded: "Instance | None" = None
     pooled: bool = False
+    # What distinguishes the database from others that use the same Valkey; known where there is one.
+    database: str = ""
+
+    @property
+    def has_valkey(self) -> bool:
+        """Whether hints can go through Valkey."""
+        return bool(self.database)
 
     def connect_options(self) -> dict[str, Any]:
         """Return what every connection of penstock is opened with."""
@@ -95,7 +103,7 @@ class Address:
     def connect(self) -> psycopg.Connection[Any]:
         """Open a connection of its own."""
         try:
-            return psycopg.connect(self.dsn, **self.connect_options())
+            return Connection.connect(self.dsn, **self.connect_options())
         except psycopg.OperationalError as error:
             # What libpq says may quote the address: only words that are safe go on.
             raise unreachable(self.dsn, error) from (error if _scrubbed(self.dsn, str(error)) == str(error) else None)
@@ -115,6 +123,7 @@ class Address:
 
 def open_address(settings: Settings, *, check_schema: bool = True) -> Address:
     """Find the database, start it if it is ours, and see that its schema is the one we need."""
+    uses_valkey = valkey.find(settings) is not None
     address = _find(settings)
     try:
         with address.connect() as connection:
@@ -129,6 +138,8 @@ def open_address(settings: Settings, *, check_schema: bool = True) -> Address:
                     migrate.migrate(connection)
                 else:
                     migrate.require_usable(state)
+                if uses_valkey:
+                    address.database = migrate.identity(connection)
     except psycopg.OperationalError as error:
         address.close()
         raise unreachable(address.dsn, error) from error
@@ -212,11 +223,15 @@ def unreachable(dsn: str, error: psycopg.Error) -> Exception:
     # libpq has no SQLSTATE for a connection that was refused, and its words are all there is.
     said = _scrubbed(dsn, " ".join(str(error).split()).rstrip(".?"))
     pgconn = getattr(error, "pgconn", None)
+    found: PenstockError
     if "authentication failed" in said or (pgconn is not None and pgconn.needs_password):
-        return SetupError(f"{redact(dsn)} refused the login: {said}. Check PENSTOCK_URL.")
-    if "does not exist" in said:
-        return SetupError(f"{redact(dsn)}: {said}. Create it, or check PENSTOCK_URL.")
-    return Unavailable(f"{redact(dsn)} cannot be reached: {said}. Check that it runs, and PENSTOCK_URL.")
+        found = SetupError(f"{redact(dsn)} refused the login: {said}. Check PENSTOCK_URL.")
+    elif "does not exist" in said:
+        found = SetupError(f"{redact(dsn)}: {said}. Create it, or check PENSTOCK_URL.")
+    else:
+        found = Unavailable(f"{redact(dsn)} cannot be reached: {said}. Check that it runs, and PENSTOCK_URL.")
+    found.public = "the database cannot be reached"
+    return found
 
 
 def _scrubbed(dsn: str, said: str) -> str:
@@ -251,7 +266,7 @@ def _find(settings: Settings) -> Address:
         return _embedded(settings)
     if url.startswith(("http://", "https://")):
         raise SetupError(
-            f"{redact(url)} is a gateway, which this version cannot speak to yet; give a postgresql://… address"
+            f"{redact(url)} is a gateway, and this needs the database itself; give a postgresql://… address"
         )
     try:
         conninfo_to_dict(url)

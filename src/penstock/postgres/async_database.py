@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 import psycopg
 import psycopg_pool
@@ -49,8 +48,6 @@ class AsyncDatabase:
         self.settings = settings
         self._server: Address | None = None
         self._closed = False
-        # All connections that live, those of pools that were closed too.
-        self._opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
         self._pool: AsyncPool | None = None
         self._begin()
         forks.renew_in_children(self._begin)
@@ -58,9 +55,6 @@ class AsyncDatabase:
 
     def _begin(self) -> None:
         """Make all that belongs to one process; the pool is opened when it is first needed."""
-        for connection in list(self._opened):
-            forks.let_go(connection)
-        self._opened.clear()
         # Its tasks are those of a loop that does not run here; collected, each of them would complain.
         self._left_behind = self._pool  # async only
         self._watchdog = AsyncWatchdog()
@@ -150,10 +144,20 @@ class AsyncDatabase:
                     with savepoints.async_watch_psycopg(own, scope.effects):
                         yield scope.begin(partial(self.execute, own))
 
+    def pool_use(self) -> dict[str, int]:
+        """Return how many connections are in use, open and allowed, and how many calls wait for one."""
+        stats = {} if self._pool is None else self._pool.get_stats()
+        return {
+            "used": len(self._lent),
+            "size": stats.get("pool_size", 0),
+            "limit": self.settings.pool_size,
+            "waiting": stats.get("requests_waiting", 0),
+        }
+
     @property
     def can_listen(self) -> bool:
-        """Whether hints arrive: a pooler would give them to whoever has the connection then."""
-        return self._server is not None and not self._server.pooled
+        """Whether hints arrive: a pooler would give those of PostgreSQL to whoever has the connection then."""
+        return self._server is not None and (self._server.has_valkey or not self._server.pooled)
 
     def listen(self, listener: HintListener) -> hints.Hints:
         """Exchange hints with other processes, until they are closed."""
@@ -216,6 +220,12 @@ class AsyncDatabase:
                 # After this, nobody keeps one: whoever has just done so finds that somebody asks.
                 await self._let_go_of_kept()
                 connection = await pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
+                if pools.is_good(connection) or left <= 0:
+                    self._lent.add(connection)
+                    return pool, connection
+                # Not as a check of the pool, which waits ever longer after each connection that the server has closed.
+                await connection.close()
+                await self._return(pool, connection)
             except psycopg_pool.PoolClosed:
                 if pool is self._pool:
                     raise pools.closed() from None
@@ -223,9 +233,6 @@ class AsyncDatabase:
                 await self._reopen(pool)
                 if left <= _PATIENCE and (pool is self._pool or left <= 0):
                     raise await self._why_not() or pools.came_back() from None
-            else:
-                self._lent.add(connection)
-                return pool, connection
             finally:
                 self._asking.discard(asking)
 
@@ -309,21 +316,22 @@ class AsyncDatabase:
         return None
 
     async def _new_pool(self) -> AsyncPool:
+        pool = await self._opened_pool()
+        # A call that comes before the first connection has it open a second one, and the two then take turns for ever.
+        try:
+            await pool.wait(_PATIENCE)
+        except psycopg_pool.PoolTimeout:
+            # That has closed it. Another one goes on trying, while calls wait for it as long as they may.
+            pool = await self._opened_pool()
+        return pool
+
+    async def _opened_pool(self) -> AsyncPool:
         pool = AsyncPool(
             self.server.dsn,
             connection_class=AsyncConnection,
             kwargs=self.server.connect_options(),
-            configure=self._note,  # async only
-            # sync only: configure=self._opened.add,
-            check=pools.async_refuse_stale,
             open=False,
             **pools.pool_options(self.settings),
         )
         await pool.open()
-        # A call that comes before the first connection has it open a second one, and the two then take turns for ever.
-        with contextlib.suppress(psycopg_pool.PoolTimeout):
-            await pool.wait(_PATIENCE)
         return pool
-
-    async def _note(self, connection: psycopg.AsyncConnection[Any]) -> None:  # async only
-        self._opened.add(connection)

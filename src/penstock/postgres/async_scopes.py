@@ -1,10 +1,12 @@
 """Operations in a transaction that has SQL of the caller's, too, whoever opened it."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
+from penstock.broker.messages import PushResult
 from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
 from penstock.postgres.failures import translated
 from penstock.postgres.savepoints import Effects
 from penstock.postgres.statements.call import Call, call_for
@@ -30,6 +32,10 @@ class AsyncScope:
     async def run(self, operation: Operation[R]) -> R:
         """Run an operation in this transaction."""
         return await self._run(call_for(operation))
+
+    async def write(self, pushes: Sequence[Push]) -> list[list[PushResult]]:
+        """Run the pushes that end the block, one after the other."""
+        return [await self.run(push) for push in pushes]
 
     def note(self, undo: Callable[[], None]) -> None:
         """Take note of something that was done; `undo` is called if the caller rolls it back, also to a savepoint."""

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakSet
 
 import psycopg
 import psycopg_pool
@@ -50,8 +49,6 @@ class Database:
         self.settings = settings
         self._server: Address | None = None
         self._closed = False
-        # All connections that live, those of pools that were closed too.
-        self._opened: WeakSet[psycopg.Connection[Any]] = WeakSet()
         self._pool: Pool | None = None
         self._begin()
         forks.renew_in_children(self._begin)
@@ -59,9 +56,6 @@ class Database:
 
     def _begin(self) -> None:
         """Make all that belongs to one process; the pool is opened when it is first needed."""
-        for connection in list(self._opened):
-            forks.let_go(connection)
-        self._opened.clear()
         self._watchdog = Watchdog()
         self._changing = threading.Lock()
         self._lent: set[psycopg.Connection[Any]] = set()
@@ -146,10 +140,20 @@ class Database:
             with scope.outcome(), self._committed(own), savepoints.watch_psycopg(own, scope.effects):
                 yield scope.begin(partial(self.execute, own))
 
+    def pool_use(self) -> dict[str, int]:
+        """Return how many connections are in use, open and allowed, and how many calls wait for one."""
+        stats = {} if self._pool is None else self._pool.get_stats()
+        return {
+            "used": len(self._lent),
+            "size": stats.get("pool_size", 0),
+            "limit": self.settings.pool_size,
+            "waiting": stats.get("requests_waiting", 0),
+        }
+
     @property
     def can_listen(self) -> bool:
-        """Whether hints arrive: a pooler would give them to whoever has the connection then."""
-        return self._server is not None and not self._server.pooled
+        """Whether hints arrive: a pooler would give those of PostgreSQL to whoever has the connection then."""
+        return self._server is not None and (self._server.has_valkey or not self._server.pooled)
 
     def listen(self, listener: HintListener) -> hints.Hints:
         """Exchange hints with other processes, until they are closed."""
@@ -212,6 +216,12 @@ class Database:
                 # After this, nobody keeps one: whoever has just done so finds that somebody asks.
                 self._let_go_of_kept()
                 connection = pool.getconn(timeout=max(0.01, min(_PATIENCE, left)))
+                if pools.is_good(connection) or left <= 0:
+                    self._lent.add(connection)
+                    return pool, connection
+                # Not as a check of the pool, which waits ever longer after each connection that the server has closed.
+                connection.close()
+                self._return(pool, connection)
             except psycopg_pool.PoolClosed:
                 if pool is self._pool:
                     raise pools.closed() from None
@@ -219,9 +229,6 @@ class Database:
                 self._reopen(pool)
                 if left <= _PATIENCE and (pool is self._pool or left <= 0):
                     raise self._why_not() or pools.came_back() from None
-            else:
-                self._lent.add(connection)
-                return pool, connection
             finally:
                 self._asking.discard(asking)
 
@@ -302,17 +309,22 @@ class Database:
         return None
 
     def _new_pool(self) -> Pool:
+        pool = self._opened_pool()
+        # A call that comes before the first connection has it open a second one, and the two then take turns for ever.
+        try:
+            pool.wait(_PATIENCE)
+        except psycopg_pool.PoolTimeout:
+            # That has closed it. Another one goes on trying, while calls wait for it as long as they may.
+            pool = self._opened_pool()
+        return pool
+
+    def _opened_pool(self) -> Pool:
         pool = Pool(
             self.server.dsn,
             connection_class=Connection,
             kwargs=self.server.connect_options(),
-            configure=self._opened.add,
-            check=pools.refuse_stale,
             open=False,
             **pools.pool_options(self.settings),
         )
         pool.open()
-        # A call that comes before the first connection has it open a second one, and the two then take turns for ever.
-        with contextlib.suppress(psycopg_pool.PoolTimeout):
-            pool.wait(_PATIENCE)
         return pool

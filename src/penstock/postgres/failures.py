@@ -19,6 +19,8 @@ from penstock.errors import (
     MessageTooLarge,
     NotFound,
     PenstockError,
+    QueuePaused,
+    RateLimited,
     ReadOnlyServer,
     Retryable,
     SetupError,
@@ -32,6 +34,9 @@ _ADVICE: dict[str, tuple[type[PenstockError], str]] = {
     "22P02": (InvalidInput, ""),
     "22P05": (InvalidInput, ""),
     "22003": (InvalidInput, ""),
+    "22008": (InvalidInput, ""),
+    "22009": (InvalidInput, ""),
+    "2201W": (InvalidInput, ""),
     "22021": (InvalidInput, ""),
     "54000": (MessageTooLarge, ""),
     "42704": (NotFound, ""),
@@ -46,6 +51,9 @@ _ADVICE: dict[str, tuple[type[PenstockError], str]] = {
     "55006": (Retryable, ""),
     # Penstock's own: what a checkpoint says and what was published do not fit.
     "55PS1": (CheckpointError, ""),
+    # Pushes to the queue are paused, or over its rate.
+    "55PS2": (QueuePaused, ""),
+    "55PS3": (RateLimited, ""),
     "57014": (TimedOut, "It was cancelled; raise PENSTOCK_TIMEOUT if it needs longer."),
     "25006": (ReadOnlyServer, "This server is read-only: connect to the primary."),
     "42501": (SetupError, ""),
@@ -88,7 +96,15 @@ def translate(error: BaseException) -> PenstockError | None:
     said = _primary_message(error)
     if code == "42501":
         advice = _missing_role(said)
-    return kind(f"{said}. {advice}" if advice else said)
+    text = f"{said}. {advice}" if advice else said
+    return RateLimited(text, _retry_after(error)) if kind is RateLimited else kind(text)
+
+
+def _retry_after(error: BaseException) -> float:
+    """Return the seconds that the server says in the detail of its error."""
+    seen = _innermost(error)
+    detail = getattr(getattr(seen, "diag", None), "message_detail", None) or getattr(seen, "detail", None)
+    return float(detail or 0)
 
 
 def _missing_role(said: str) -> str:
@@ -122,10 +138,15 @@ def translated(but: Sequence[BaseException] = ()) -> Iterator[None]:
         raise known from error
 
 
-def _primary_message(error: BaseException) -> str:
+def _innermost(error: BaseException) -> BaseException:
     seen: BaseException = error
     while (inner := getattr(seen, "orig", None) or seen.__cause__) is not None:
         seen = inner
+    return seen
+
+
+def _primary_message(error: BaseException) -> str:
+    seen = _innermost(error)
     diagnostics = getattr(seen, "diag", None)
     said = getattr(diagnostics, "message_primary", None) or getattr(seen, "message", None)
     hint = getattr(diagnostics, "message_hint", None) or getattr(seen, "hint", None)

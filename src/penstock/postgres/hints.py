@@ -1,246 +1,210 @@
-"""Hints between processes: that something was pushed, so that those who wait elsewhere look sooner.
+"""Hints between processes: through Valkey where there is one, else by NOTIFY.
 
-A hint is a NOTIFY, sent after the commit of the push, from a thread and on a connection of its own, and at most one for
-each moment: NOTIFY takes a lock of the whole database when it commits, and a push must not. A hint may be lost, and
-then the next look of whoever waits comes in its own time. So nothing is done about failures but to try again later.
-All listeners of a process at one address share the thread. It listens only where somebody waits: a process that only
-pushes would wake up for everybody else's hints.
+A NOTIFY is sent after the commit of the push, from a thread and on a connection of its own, and at most one for each
+moment: NOTIFY takes a lock of the whole database when it commits, and a push must not. Valkey has no such lock. Who
+waits listens on both: what the database itself has to say comes by NOTIFY, and so does what is pushed while a sender
+cannot reach Valkey. All listeners of a process at one address share its threads.
 """
 
 import contextlib
-import selectors
-import socket
 import threading
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-from uuid import uuid4
-from weakref import ref
 
-import msgspec
 import psycopg
 
-from penstock import forks
+from penstock import forks, valkey
 from penstock.broker.hints import HintListener
-from penstock.errors import PenstockError
+from penstock.errors import Unavailable
+from penstock.hinting import Exchange, Link, Listeners
 from penstock.postgres.address import Address
 
 CHANNEL = "penstock_pushed"
-_DEBOUNCE = 0.05
-_RECONNECT = 1.0
-# A NOTIFY carries at most 8000 bytes.
-_MOST_BYTES = 7000
-
-
-class _Hint(msgspec.Struct):
-    sender: str
-    queues: list[str]
 
 
 class Hints:
     """The hints of one listener."""
 
-    def __init__(self, exchange: "Exchange", listener: HintListener) -> None:
-        self._exchange = exchange
+    def __init__(self, exchanges: "Exchanges", listener: HintListener) -> None:
+        self._exchanges = exchanges
         self._listener = listener
 
     @property
     def listening(self) -> bool:
         """Whether the hints of others arrive at present."""
-        return self._exchange.listening
+        return self._exchanges.listening
 
     def listen(self) -> None:
         """Hear the hints of others, too."""
-        self._exchange.listen()
+        self._exchanges.listen()
 
     def announce(self, queues: Iterable[str]) -> None:
         """Tell other processes, in a moment."""
-        self._exchange.announce(queues)
+        self._exchanges.announce(queues)
 
     def close(self) -> None:
         """Listen no more."""
-        _leave(self._exchange, self._listener)
+        _leave(self._exchanges, self._listener)
 
 
-class Exchange:
-    """The hints of this process to one address and from it: a daemon thread."""
+class Exchanges:
+    """The ways by which hints come and go at one address."""
 
     def __init__(self, address: Address) -> None:
-        self._address = address
-        self._id = uuid4().hex
-        self._lock = threading.Lock()
-        self._pushed: set[str] = set()
-        # Not kept alive by this: a client that nobody has closed ends like any other object.
-        self._listeners: list[ref[HintListener]] = []
-        self._ending = False
-        self._wanted = False
-        # Whether the hints of others arrive at present.
-        self.listening = False
-        self._connection: psycopg.Connection[Any] | None = None
-        self._here, self._there = socket.socketpair()
-        self._here.setblocking(False)
-        self._there.setblocking(False)
-        self._thread = threading.Thread(target=self._work, name="penstock-hints", daemon=True)
-        self._thread.start()
+        self._listeners = Listeners()
+        self._pooled = address.pooled
+        self._notify = NotifyExchange(address, self._listeners, self._forget)
+        self._valkey: valkey.HintExchange | None = None
+        found = valkey.find(address.settings) if address.has_valkey else None
+        if found is not None:
+            self._valkey = valkey.HintExchange(found, address.database, self._listeners, self._forget, self._notify)
 
-    def add(self, listener: HintListener) -> None:
-        """Tell one more."""
-        with self._lock:
-            self._listeners.append(ref(listener, self._lost))
-
-    def remove(self, listener: HintListener) -> bool:
-        """Tell one less; say whether it was the last, with whom the thread ends."""
-        with self._lock:
-            self._listeners = [known for known in self._listeners if known() not in (listener, None)]
-            self._ending = not self._listeners
-        if self._ending:
-            self._wake()
-            self._thread.join(_RECONNECT)
-        return self._ending
+    @property
+    def listening(self) -> bool:
+        """Whether the hints of others arrive at present, by the way that others take as far as is known."""
+        return self._valkey.listening if self._valkey else self._notify.listening
 
     def listen(self) -> None:
         """Hear the hints of others, too; not through a pooler, which would give them to somebody else."""
-        if not self._wanted and not self._address.pooled:
-            self._wanted = True
-            self._wake()
-
-    def end_if_alone(self) -> bool:
-        """End if nobody is there to be told."""
-        self._ending = self._ending or not self._all()
-        return self._ending
+        if not self._pooled:
+            self._notify.listen()
+        if self._valkey:
+            self._valkey.listen()
 
     def announce(self, queues: Iterable[str]) -> None:
         """Tell other processes, in a moment."""
-        with self._lock:
-            idle = not self._pushed
-            self._pushed.update(queues)
-        if idle:
-            self._wake()
+        if self._valkey and self._valkey.takes_hints:
+            self._valkey.announce(queues)
+        else:
+            self._notify.announce(queues)
+
+    def add(self, listener: HintListener) -> None:
+        """Tell one more."""
+        self._listeners.add(listener)
+
+    def remove(self, listener: HintListener) -> bool:
+        """Tell one less; say whether it was the last, with whom the threads end."""
+        self._listeners.remove(listener)
+        return self.end_if_alone()
+
+    def end_if_alone(self) -> bool:
+        """End if nobody is there to be told."""
+        if self._listeners.all():
+            return False
+        # Valkey's ends the other one afterwards.
+        next(self._ways()).begin_to_end()
+        return True
+
+    def wait(self) -> None:
+        """Wait for the end, but not for long."""
+        for exchange in self._ways():
+            exchange.wait()
 
     def let_go(self) -> None:
-        """Leave the connection to the parent, in a process that was forked from it."""
-        if self._connection is not None:
-            forks.let_go(self._connection)
+        """Leave the connections to the parent, in a process that was forked from it."""
+        for exchange in self._ways():
+            exchange.let_go()
 
-    def _lost(self, listener: "ref[HintListener]") -> None:
-        # Called wherever objects are collected, so no lock may be taken here.
-        self._wake()
+    def _ways(self) -> Iterator[Exchange]:
+        if self._valkey:
+            yield self._valkey
+        yield self._notify
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            self._there.send(b"x")
+    def _forget(self) -> bool:
+        """End when all listeners were collected; say whether it does, and nobody has come meanwhile."""
+        with _lock:
+            ends = self.end_if_alone()
+            if ends:
+                _remove(self)
+            return ends
 
-    def _work(self) -> None:
-        while not self._ending or self._pushed:
-            try:
-                with self._address.connect() as connection:
-                    self._connection = connection
-                    self._serve(connection)
-            except (psycopg.Error, PenstockError, OSError):
-                if self._ending:
-                    break
-                self.listening = False
-                self._sleep([], _RECONNECT)
-        self.listening = False
-        self._here.close()
-        self._there.close()
 
-    def _serve(self, connection: psycopg.Connection[Any]) -> None:
-        sent_at = float("-inf")
-        while not self._ending:
-            if not self._all() and _forget(self):
-                return
-            pause = max(0.0, sent_at + _DEBOUNCE - time.monotonic()) if self._pushed else None
-            if self._wanted and not self.listening:
-                pause = 0.0
-            self._sleep([connection.fileno()], pause)
-            if self._wanted and not self.listening:
-                connection.execute(f"LISTEN {CHANNEL}".encode())
-                self.listening = True
-            for notice in connection.notifies(timeout=0):
-                self._heard(notice.payload)
-            if self._pushed and time.monotonic() >= sent_at + _DEBOUNCE:
-                self._send(connection)
-                sent_at = time.monotonic()
-        if self._pushed:
-            # The last word of a process that pushes and ends.
-            self._send(connection)
+class NotifyExchange(Exchange):
+    """Hints by NOTIFY."""
 
-    def _sleep(self, others: list[int], seconds: float | None) -> None:
-        with selectors.DefaultSelector() as selector:
-            for descriptor in (self._here.fileno(), *others):
-                selector.register(descriptor, selectors.EVENT_READ)
-            selector.select(seconds)
-        with contextlib.suppress(BlockingIOError):
-            self._here.recv(4096)
+    debounce = 0.02
+    # A NOTIFY carries at most 8000 bytes.
+    most_bytes = 7000
 
-    def _heard(self, payload: str) -> None:
-        try:
-            hint = msgspec.json.decode(payload, type=_Hint)
-        except msgspec.MsgspecError:
-            return
-        if hint.sender != self._id:
-            for listener in self._all():
-                listener.heard(hint.queues)
+    def __init__(self, address: Address, listeners: Listeners, is_forgotten: Callable[[], bool]) -> None:
+        self._address = address
+        super().__init__(listeners, is_forgotten)
 
-    def _send(self, connection: psycopg.Connection[Any]) -> None:
-        with self._lock:
-            queues = list(self._pushed)
-            self._pushed.clear()
-        payload = msgspec.json.encode(_Hint(self._id, queues))
-        while len(payload) > _MOST_BYTES:
-            # Some of them will do: they are hints.
-            queues = queues[: len(queues) // 2]
-            payload = msgspec.json.encode(_Hint(self._id, queues))
-        connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload.decode()))
-        for listener in self._all():
-            listener.sent()
+    def _connect(self) -> Link:
+        return _Connection(self._address.connect())
 
-    def _all(self) -> list[HintListener]:
-        with self._lock:
-            listeners = [known() for known in self._listeners]
-        return [listener for listener in listeners if listener is not None]
+
+class _Connection:
+    """A connection to PostgreSQL that carries hints."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def fileno(self) -> int:
+        with _broken():
+            return self._connection.fileno()
+
+    def listen(self) -> None:
+        with _broken():
+            self._connection.execute(f"LISTEN {CHANNEL}".encode())
+
+    def receive(self) -> list[str]:
+        with _broken():
+            return [notice.payload for notice in self._connection.notifies(timeout=0)]
+
+    def send(self, payload: bytes) -> None:
+        with _broken():
+            self._connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload.decode()))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def let_go(self) -> None:
+        """Do nothing: a forked process lets go of every connection to PostgreSQL."""
+
+
+@contextlib.contextmanager
+def _broken() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise Unavailable("the connection for hints is broken") from error
 
 
 _lock = threading.Lock()
-_exchanges: dict[str, Exchange] = {}
+_exchanges: dict[tuple[str, str | None], Exchanges] = {}
 
 
 @forks.reset_in_children
 def _begin() -> None:
-    """Forget the hints of the parent: their thread is not here."""
+    """Forget the hints of the parent: their threads are not here."""
     global _lock
     _lock = threading.Lock()
-    for exchange in _exchanges.values():
-        exchange.let_go()
+    for exchanges in _exchanges.values():
+        exchanges.let_go()
     _exchanges.clear()
 
 
 def join(address: Address, listener: HintListener) -> Hints:
     """Exchange hints with other processes at an address; close them when they are no longer needed."""
     with _lock:
-        exchange = _exchanges.get(address.dsn)
-        if exchange is None:
-            exchange = _exchanges[address.dsn] = Exchange(address)
-        exchange.add(listener)
-        return Hints(exchange, listener)
+        place = (address.dsn, address.settings.valkey_url)
+        exchanges = _exchanges.get(place)
+        if exchanges is None:
+            exchanges = _exchanges[place] = Exchanges(address)
+        exchanges.add(listener)
+        return Hints(exchanges, listener)
 
 
-def _leave(exchange: Exchange, listener: HintListener) -> None:
+def _leave(exchanges: Exchanges, listener: HintListener) -> None:
     with _lock:
-        if exchange.remove(listener):
-            _remove(exchange)
+        last = exchanges.remove(listener)
+        if last:
+            _remove(exchanges)
+    if last:
+        exchanges.wait()
 
 
-def _forget(exchange: Exchange) -> bool:
-    """End an exchange whose listeners were all collected; say whether it does, and nobody has come meanwhile."""
-    with _lock:
-        ends = exchange.end_if_alone()
-        if ends:
-            _remove(exchange)
-        return ends
-
-
-def _remove(exchange: Exchange) -> None:
-    for dsn in [dsn for dsn, known in _exchanges.items() if known is exchange]:
-        del _exchanges[dsn]
+def _remove(exchanges: Exchanges) -> None:
+    for place in [place for place, known in _exchanges.items() if known is exchanges]:
+        del _exchanges[place]

@@ -49,6 +49,18 @@ def is_pooled(connection: psycopg.Connection[Any]) -> bool:
         return bool(_row(connection, "SELECT pg_backend_pid()")[0] != connection.info.backend_pid)
 
 
+def identity(connection: psycopg.Connection[Any]) -> str:
+    """Return what distinguishes this database from all others, copies of it included."""
+    with translated():
+        made_at, database = _row(
+            connection,
+            "SELECT (extract(epoch FROM min(m.applied_at)) * 1000000)::bigint,"
+            " (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())"
+            " FROM penstock.migrations m",
+        )
+    return f"{made_at:x}-{database:x}"
+
+
 def _inspect(connection: psycopg.Connection[Any]) -> ServerState:
     version, exists = _row(
         connection,
@@ -139,7 +151,7 @@ def _migrate(connection: psycopg.Connection[Any]) -> Migrated:
 
 
 def grant(connection: psycopg.Connection[Any], role: str, to: str) -> None:
-    """Make the three roles where they are missing and give one of them to a database user."""
+    """Make the roles where they are missing and give one of them to a database user."""
     try:
         with connection.transaction():
             require_current(_inspect(connection))

@@ -1,5 +1,6 @@
 """Pools of connections as penstock uses them, and what to raise when one has none to give."""
 
+import asyncio
 import os
 import select
 from typing import Any
@@ -10,6 +11,9 @@ from psycopg.pq import TransactionStatus
 
 from penstock.errors import PenstockError, Unavailable
 from penstock.settings import Settings
+
+# How often a task that does not heed its cancellation is cancelled.
+_CANCEL_EVERY = 0.1
 
 
 class Pool(psycopg_pool.ConnectionPool[Any]):
@@ -27,7 +31,21 @@ class Pool(psycopg_pool.ConnectionPool[Any]):
             super().__del__()
 
 
-AsyncPool = psycopg_pool.AsyncConnectionPool[Any]
+class AsyncPool(psycopg_pool.AsyncConnectionPool[Any]):
+    """A pool whose tasks end when they are cancelled."""
+
+    @classmethod
+    async def worker(cls, q: Any) -> None:
+        """Do what comes, until it is told to end."""
+        # What it is at may swallow a cancellation, and then it would go on, and `asyncio.run` wait for it for ever.
+        working = asyncio.ensure_future(super().worker(q))
+        try:
+            await asyncio.shield(working)
+        except asyncio.CancelledError:
+            while not working.done():
+                working.cancel()
+                await asyncio.wait({working}, timeout=_CANCEL_EVERY)
+            raise
 
 
 def pool_options(settings: Settings) -> dict[str, Any]:
@@ -42,27 +60,16 @@ def pool_options(settings: Settings) -> dict[str, Any]:
     }
 
 
-def refuse_stale(connection: psycopg.Connection[Any]) -> None:
-    """Refuse an idle connection on which the server said something: it can only have been goodbye."""
-    if _is_stale(connection.fileno()):
-        connection.close()
-        raise _gone()
-
-
-async def async_refuse_stale(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Do the same for an asynchronous pool."""
-    if _is_stale(connection.fileno()):
-        await connection.close()
-        raise _gone()
-
-
 def is_clean(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Say whether a connection that somebody gives back can be used as it is."""
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def is_good(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Say whether a connection that was left alone can be used: the server has said nothing since."""
+    """Say whether a connection that was left alone can be used: the server has said nothing since.
+
+    What it says on an idle connection can only be goodbye.
+    """
     return not connection.closed and not _is_stale(connection.fileno())
 
 
@@ -70,10 +77,6 @@ def _is_stale(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _gone() -> psycopg.OperationalError:
-    return psycopg.OperationalError("the server closed this idle connection")
 
 
 def exhausted(settings: Settings) -> Unavailable:

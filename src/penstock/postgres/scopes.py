@@ -1,11 +1,13 @@
 # Generated from async_scopes.py by tools/generate_sync.py. Do not edit: change the source and run `make generate`.
 """Operations in a transaction that has SQL of the caller's, too, whoever opened it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
+from penstock.broker.messages import PushResult
 from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
 from penstock.postgres.failures import translated
 from penstock.postgres.savepoints import Effects
 from penstock.postgres.statements.call import Call, call_for
@@ -31,6 +33,10 @@ class Scope:
     def run(self, operation: Operation[R]) -> R:
         """Run an operation in this transaction."""
         return self._run(call_for(operation))
+
+    def write(self, pushes: Sequence[Push]) -> list[list[PushResult]]:
+        """Run the pushes that end the block, one after the other."""
+        return [self.run(push) for push in pushes]
 
     def note(self, undo: Callable[[], None]) -> None:
         """Take note of something that was done; `undo` is called if the caller rolls it back, also to a savepoint."""

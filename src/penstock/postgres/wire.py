@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import psycopg
 from psycopg import generators
@@ -20,6 +20,8 @@ from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
+
+from penstock import forks
 
 _AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 # A statement and the types of its parameters.
@@ -108,6 +110,14 @@ class Wire:
 class Connection(psycopg.Connection[Any]):
     """A connection with a wire."""
 
+    @classmethod
+    def connect(cls, *arguments: Any, **options: Any) -> Self:
+        """Open a connection that a process forked from this one lets go of."""
+        with forks.opening():
+            connection = super().connect(*arguments, **options)
+            forks.opened(connection)
+        return connection
+
     @cached_property
     def wire(self) -> Wire:
         """What it remembers."""
@@ -116,6 +126,14 @@ class Connection(psycopg.Connection[Any]):
 
 class AsyncConnection(psycopg.AsyncConnection[Any]):
     """The asynchronous twin."""
+
+    @classmethod
+    async def connect(cls, *arguments: Any, **options: Any) -> Self:
+        """Open a connection that a process forked from this one lets go of."""
+        with forks.opening():
+            connection = await super().connect(*arguments, **options)
+            forks.opened(connection)
+        return connection
 
     @cached_property
     def wire(self) -> Wire:

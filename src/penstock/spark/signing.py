@@ -102,11 +102,11 @@ def signing(sign: str | None) -> Iterator[None]:
         except PenstockError as error:
             if sign is not None:
                 lines = str(error).splitlines() or [""]
-                error.add_note(f"{sign} {_public_name(error)}: {lines[0]}")
+                error.add_note(f"{sign} {public_name(error)}: {lines[0]}")
             raise
 
 
-def _public_name(error: PenstockError) -> str:
+def public_name(error: PenstockError) -> str:
     """Return the name of the nearest class in `penstock.errors` that takes a text."""
     public = (kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     return next(kind.__name__ for kind in public if kind is not errors.MissingExtra)

@@ -16,11 +16,29 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-ROLES = ("producer", "consumer", "admin")
+ROLES = ("producer", "consumer", "gateway", "admin")
 
 _FOLDER = Path(__file__).parent
 # Later files refer to tables of earlier ones.
-_STRUCTURE = ("log", "groups", "timers", "pushing", "staging", "flows", "archive")
+_STRUCTURE = (
+    "log",
+    "groups",
+    "timers",
+    "pushing",
+    "staging",
+    "flows",
+    "archive",
+    "limits",
+    "workers",
+    "health",
+    "metrics",
+    "items",
+    "rules",
+    "schedules",
+    "jobs",
+    "keys",
+    "warm",
+)
 _GRANTED = re.compile(r"^-- Granted to: ([a-z, ]+)\.$", re.MULTILINE)
 _INCLUDE = re.compile(r"^\\ir (\S+)\n", re.MULTILINE)
 
@@ -99,18 +117,18 @@ def views() -> dict[str, Source]:
 
 @cache
 def repeatable() -> str:
-    """Return what every migrate writes anew: compression, functions, views, and that nothing is for everybody."""
+    """Return what every migrate writes anew: compression, functions, views, privileges, the settings of queues."""
     texts = [_read(_FOLDER / "structure" / "compression.sql")]
     texts += [source.text for source in functions().values()]
     texts += [source.text for source in views().values()]
-    texts += [_read(_FOLDER / "old_functions.sql"), _read(_FOLDER / "privileges.sql")]
+    texts += [_read(_FOLDER / f"{last}.sql") for last in ("old_functions", "privileges", "settings")]
     # Functions may call one another; the order of files must not matter.
     return "SET LOCAL check_function_bodies = off;\n\n" + "\n".join(texts)
 
 
 @cache
 def roles() -> str:
-    """Return the script that makes the three roles and grants them what the headers of functions and views say."""
+    """Return the script that makes the roles and grants them what the headers of functions and views say."""
     return "\n".join([_read(_FOLDER / "roles.sql"), *_grants(), ""])
 
 

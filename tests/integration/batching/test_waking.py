@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -17,11 +18,11 @@ from psycopg.sql import SQL
 
 from databases import Connection
 from penstock import AsyncBatch, AsyncClient, Client
+from penstock.consuming import waiting
 from penstock.postgres import hints
+from threads import hint_threads
 
 SOON = 20.0
-# Without a hint somebody who has waited for long looks twice a second; this is less, and enough for a busy machine.
-AT_ONCE = 0.2
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -40,23 +41,30 @@ async def quiet(client: AsyncClient, checks: int = 1) -> None:
     await until(lambda: client.stats()["has_pending_checks"] >= begun + checks + 5)
 
 
-async def how_soon(client: AsyncClient, push_one: Callable[[], Any], rounds: int = 5) -> list[float]:
-    """Let somebody wait until all is quiet, push, and return how long it took to arrive, several times over."""
-    times = []
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody who waits look again by himself: what arrives then does so because somebody was woken."""
+    monkeypatch.setattr(waiting, "_GROWTH", 1e9)
+    monkeypatch.setattr(waiting, "_LONGEST", 3600.0)
+    monkeypatch.setattr(waiting, "_LONGEST_LATELY", 3600.0)
+
+
+def missed_since(client: AsyncClient, begun: int) -> bool:
+    """Say whether somebody has looked in vain since."""
+    return client.stats()["has_pending_misses"] > begun
+
+
+async def arrives(client: AsyncClient, push_one: Callable[[], Any], rounds: int = 5) -> None:
+    """Let somebody wait who has looked in vain, push, and see that it arrives, several times over."""
     for _ in range(rounds):
-        waiting = asyncio.create_task(client.pop("q", "g", wait=SOON, auto_ack=True))
-        await quiet(client)
-        began = time.monotonic()
+        begun = client.stats()["has_pending_misses"]
+        popping = asyncio.create_task(client.pop("q", "g", wait=3600, auto_ack=True))
+        await until(partial(missed_since, client, begun))
         pushed = push_one()
         if asyncio.iscoroutine(pushed):
             await pushed
-        assert await waiting is not None
-        times.append(time.monotonic() - began)
-    return times
-
-
-def fast(times: list[float]) -> int:
-    return sum(each < AT_ONCE for each in times)
+        async with asyncio.timeout(SOON):
+            assert await popping is not None
 
 
 @pytest.fixture
@@ -80,13 +88,18 @@ async def test_a_thousand_who_wait_cost_a_few_cheap_queries(many: AsyncClient, c
     waiting = [asyncio.create_task(many.pop("q", "g", wait=60)) for _ in range(700)]
     waiting += [asyncio.create_task(anext(many.consume("q", "g"))) for _ in range(300)]
     await quiet(many)
-    before, counted, began = many.stats(), commits(), time.monotonic()
-    await quiet(many, 8)
-    after, spent, seconds = many.stats(), commits() - counted, time.monotonic() - began
+    before = many.stats()
+    for _ in range(3):
+        counted, began = commits(), time.monotonic()
+        await quiet(many, 8)
+        spent, seconds = commits() - counted, time.monotonic() - began
+        # An idle session says what it did up to ten seconds later: what is seen late belongs to the time before.
+        if spent <= 5 * (seconds + 1):
+            break
+    assert spent <= 5 * (seconds + 1)
+    after = many.stats()
     done = {name: after[name] - before[name] for name in after if after[name] != before[name]}
     assert set(done) == {"has_pending_checks", "has_pending_misses", "sweeps"}
-    # Sessions report what they did about once a second: what is seen late belongs to the time before.
-    assert spent <= 5 * (seconds + 1)
     await many.push_many("q", [(f"p{n}", n) for n in range(1000)])
     async with asyncio.timeout(SOON):
         got: list[Any] = await asyncio.gather(*waiting)
@@ -108,23 +121,24 @@ async def test_without_the_check_they_pop_and_still_share(many: AsyncClient) -> 
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_a_push_of_the_same_client_wakes_at_once(many: AsyncClient) -> None:
-    assert fast(await how_soon(many, lambda: many.push("q", 1))) >= 4
+@pytest.mark.usefixtures("seldom")
+async def test_a_push_of_the_same_client_wakes(many: AsyncClient) -> None:
+    await arrives(many, lambda: many.push("q", 1))
 
 
-async def test_a_push_of_another_client_in_this_process_wakes_at_once(many: AsyncClient, client: Client) -> None:
-    assert fast(await how_soon(many, lambda: asyncio.to_thread(client.push, "q", 1))) >= 4
+@pytest.mark.usefixtures("seldom")
+async def test_a_push_of_another_client_in_this_process_wakes(many: AsyncClient, client: Client) -> None:
+    await arrives(many, lambda: asyncio.to_thread(client.push, "q", 1))
 
     def in_a_transaction() -> None:
         with client.transaction() as tx:
             tx.push("q", 1)
 
-    assert fast(await how_soon(many, lambda: asyncio.to_thread(in_a_transaction))) >= 4
+    await arrives(many, lambda: asyncio.to_thread(in_a_transaction))
 
 
 async def test_a_push_that_nobody_tells_of_is_found_by_looking(many: AsyncClient, sql: Connection) -> None:
-    times = await how_soon(many, lambda: push(sql), rounds=4)
-    assert max(times) < SOON / 2
+    await arrives(many, lambda: push(sql), rounds=4)
     stats = many.stats()
     assert stats["has_pending_hits"] >= 1
     assert stats["has_pending_hits"] + stats["has_pending_misses"] == stats["has_pending_checks"]
@@ -268,7 +282,8 @@ async def test_with_notify_a_push_hints_to_others_and_a_burst_only_now_and_then(
         assert not any("silent" in late.payload for late in listener.notifies(timeout=0.2))
 
 
-async def test_a_hint_from_elsewhere_wakes_at_once(dsn: str, sql: Connection) -> None:
+@pytest.mark.usefixtures("seldom")
+async def test_a_hint_from_elsewhere_wakes(dsn: str, sql: Connection) -> None:
     payload = json.dumps({"sender": "another", "queues": ["q"]})
 
     def push_and_hint() -> None:
@@ -276,22 +291,28 @@ async def test_a_hint_from_elsewhere_wakes_at_once(dsn: str, sql: Connection) ->
         sql.execute("SELECT pg_notify(%s, %s)", (hints.CHANNEL, payload))
 
     async with AsyncClient(dsn, notify=True) as client:
-        assert fast(await how_soon(client, push_and_hint)) >= 4
+        await arrives(client, push_and_hint)
         assert client.stats()["hints_received"] >= 5
-        # What makes no sense, or is lost with its connection, does no harm.
+
+
+async def test_hints_that_make_no_sense_or_are_lost_with_their_connection_do_no_harm(dsn: str, sql: Connection) -> None:
+    before = hint_threads()
+    async with AsyncClient(dsn, notify=True) as client:
+        await arrives(client, lambda: client.push("q", 1), rounds=1)
         sql.execute("SELECT pg_notify(%s, 'nonsense')", (hints.CHANNEL,))
         sql.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
         )
-        assert max(await how_soon(client, lambda: push(sql), rounds=2)) < SOON / 2
-    assert [thread.name for thread in threading.enumerate() if thread.name == "penstock-hints"] == []
+        await arrives(client, lambda: push(sql), rounds=2)
+    await until(lambda: hint_threads() <= before)
 
 
 async def test_without_notify_there_is_no_thread_and_no_connection_for_hints(dsn: str, sql: Connection) -> None:
+    before = hint_threads()
     async with AsyncClient(dsn, notify=False) as client:
-        await how_soon(client, lambda: client.push("q", 1), rounds=1)
-        assert [thread.name for thread in threading.enumerate() if thread.name == "penstock-hints"] == []
+        await arrives(client, lambda: client.push("q", 1), rounds=1)
+        assert hint_threads() <= before
     pass_time(sql)
 
 
@@ -331,8 +352,24 @@ def test_the_thread_for_hints_ends_with_a_client_that_nobody_closed(dsn: str) ->
         client = Client(dsn)
         client.push("q", 1)
 
+    before = hint_threads()
     push_and_forget()
     deadline = time.monotonic() + SOON
-    while any(thread.name == "penstock-hints" for thread in threading.enumerate()):
+    while not hint_threads() <= before:
         gc.collect()
         assert time.monotonic() < deadline
+
+
+async def test_no_payload_that_somebody_sends_ends_the_waking(dsn: str, sql: Connection) -> None:
+    async with AsyncClient(dsn) as client:
+        await client.push("q", "x")
+        await client.pop("q", "g", wait=0.01, auto_ack=True)
+        hint = client._wakes._hints
+        assert hint is not None
+        await until(lambda: hint.listening)
+        nested = '{"unknown": ' + "[" * 3000 + "]" * 3000 + "}"
+        for payload in ("", "null", "not json", '{"sender": 1}', nested):
+            sql.execute("SELECT pg_notify(%s, %s)", (hints.CHANNEL, payload))
+        heard = client.stats()["hints_received"]
+        sql.execute("SELECT pg_notify(%s, %s)", (hints.CHANNEL, json.dumps({"sender": "other", "queues": ["q"]})))
+        await until(lambda: client.stats()["hints_received"] > heard)

@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import valkey
 
 import penstock
 from penstock.embedded import status
@@ -36,6 +37,16 @@ except PenstockError as error:
     print(json.dumps({"error": str(error), "kind": type(error).__name__}), flush=True)
 else:
     print(json.dumps({"dsn": instance.dsn}), flush=True)
+    sys.stdin.read()
+"""
+
+# Asks for Valkey, and says where it is; stays until its standard input is closed.
+VALKEY_USER = """
+import json, sys
+from pathlib import Path
+from penstock.embedded import attach
+with attach(Path(sys.argv[1])) as instance:
+    print(json.dumps({"dsn": instance.ensure_valkey()}), flush=True)
     sys.stdin.read()
 """
 
@@ -110,6 +121,12 @@ def run_sql(dsn: str, statement: str) -> list[Any]:
         return [row[0] for row in cursor.fetchall()] if cursor.description else []
 
 
+def ping(url: str) -> bool:
+    """Say whether the Valkey at an address answers."""
+    with valkey.Valkey.from_url(url, socket_timeout=10) as client:
+        return bool(client.ping())
+
+
 def identity(account: int) -> dict[str, Any]:
     """Return what makes a subprocess run as the account."""
     return {"user": account, "group": account, "extra_groups": []}
@@ -136,6 +153,7 @@ class User:
         home: Path,
         account: int | None = None,
         env: Mapping[str, str] | None = None,
+        program: str = USER,
         **options: Any,
     ) -> None:
         python, path = sys.executable, {}
@@ -143,7 +161,7 @@ class User:
             options |= identity(account)
             python, path = python_for_everyone(), {"PYTHONPATH": MODULES}
         self.process = subprocess.Popen(
-            [python, "-c", USER, str(home)],
+            [python, "-c", program, str(home)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

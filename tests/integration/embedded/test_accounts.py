@@ -21,9 +21,11 @@ from .processes import (
     MODULES,
     NO_ONE,
     NOBODY,
+    VALKEY_USER,
     eventually,
     keeper_processes,
     nothing_runs,
+    ping,
     run_sql,
     server_processes,
 )
@@ -154,10 +156,15 @@ def test_plain_user_and_root_can_take_turns(start_user: StartUser) -> None:
         user = start_user(home, account=NOBODY, umask=0o077)
         run_sql(user.dsn, "create table kept as select 42 as answer")
         assert owners(server_processes(home) | keeper_processes(home)) == {NOBODY}
+        asker = start_user(home, account=NOBODY, program=VALKEY_USER)
+        assert ping(asker.dsn)
         stop(home)
         with attach(home) as instance:
             assert run_sql(instance.dsn, "select answer from kept") == [42]
-            assert owners(server_processes(home)) == {NOBODY}
+            assert ping(instance.ensure_valkey())
+            valkey = status(home).valkey
+            assert valkey
+            assert owners(server_processes(home) | {valkey}) == {NOBODY}
         stop(home)
         again = start_user(home, account=NOBODY)
         assert run_sql(again.dsn, "select answer from kept") == [42]

@@ -158,8 +158,11 @@ def test_server_that_keeps_dying_is_given_up_with_its_log(home: Path) -> None:
 
 
 def test_server_goes_when_its_home_is_removed(own_home: Path) -> None:
-    with attach(own_home):
-        processes = server_processes(own_home) | keeper_processes(own_home)
+    with attach(own_home) as instance:
+        instance.ensure_valkey()
+        valkey = status(own_home).valkey
+        assert valkey
+        processes = server_processes(own_home) | keeper_processes(own_home) | {valkey}
         shutil.rmtree(own_home)
     eventually(lambda: not any(map(alive, processes)), "all are gone")
 

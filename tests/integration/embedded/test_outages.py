@@ -91,7 +91,7 @@ def test_consumers_of_every_kind_live_through_an_outage_unless_they_are_told_to_
         try:
             works["idle"].go_on.set()
             eventually(lambda: all(work.holds.is_set() for work in works.values()), "all have a message", 60)
-            eventually(lambda: works["idle"].seen, "one waits for the next")
+            eventually(lambda: impatient.lag("q", "idle") == 0, "one waits for the next")
             stop(home)
             for work in works.values():
                 work.go_on.set()

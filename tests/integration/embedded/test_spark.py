@@ -24,7 +24,8 @@ def kept_bytecode(home: Path, package: str) -> Path:
     assert len(zips) == 2
     said = subprocess.run(
         [sys.executable, "-c", f"import {package}; print({package}.__spec__.origin, {package}.__spec__.cached)"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, zips))},
+        # Empty: some machines forbid Python to write bytecode, and there an installer may have written none.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, zips)), "PYTHONDONTWRITEBYTECODE": ""},
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     origin, cached = said.split()

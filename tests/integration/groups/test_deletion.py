@@ -197,7 +197,7 @@ def test_nothing_is_left_of_what_was_deleted_while_somebody_was(
 def test_without_looking_again_something_is_left(fresh: Connections, change: Callable[..., None], mode: str) -> None:
     sql = fresh.open(autocommit=True)
     mutate(sql, "delete_positions", ("EXIT WHEN NOT EXISTS (", "EXIT; EXIT WHEN NOT EXISTS ("))
-    assert delete_beside(fresh, sql, "partition", mode, change) != {}
+    assert delete_beside(fresh, sql, "queue", mode, change) != {}
 
 
 def test_without_holding_off_the_sweep_a_deleted_group_leaves_something(fresh: Connections) -> None:

@@ -18,9 +18,22 @@ from psycopg.sql import SQL, Identifier
 
 from databases import Connection
 from penstock.broker.claims import Claim
+from penstock.broker.items import ItemNote, ItemOutcome, ItemResult, Output, SettledClaim
+from penstock.broker.messages import Message
 from penstock.broker.operations.claiming import HasPending, Nack, Pop, PopMany, Release, Renew, Sweep
 from penstock.broker.operations.groups import CreateGroup
+from penstock.broker.operations.items import (
+    GetResult,
+    GetState,
+    ListCancelled,
+    NoteItems,
+    ReadNotes,
+    SaveStep,
+    SettleItems,
+)
 from penstock.broker.operations.operation import Operation
+from penstock.broker.places import Place
+from penstock.broker.pushing import PushBatch
 from penstock.postgres.statements.call import call_for
 
 from .steps import MODES, ack_of, create_group, must_pop, pass_time, pop_call, run
@@ -32,6 +45,8 @@ PUSHES = (
     "SELECT * FROM penstock.push_segments(ARRAY['q', 'q'], ARRAY[%s, %s], ARRAY[1, 1], ARRAY['x'::bytea, 'x'::bytea],"
     " ARRAY['\\x01000000'::bytea, '\\x01000000'::bytea])"
 )
+ALL = ((None, None),)
+OUTPUT = Output(0, PushBatch.of(Place("q", "old"), [Message(b"x")]))
 IDLE = Pop("idle", "idle", None, 100, 1 << 20, 1, None, "c", False)
 # Partitions with a message each, ready for both groups: what as many pushes would have left.
 GROW = [
@@ -113,6 +128,9 @@ class Session:
             found[f"pop with auto_ack, {mode}"] = self._call(pop_call(mode, auto_ack=True))
             for name, settle in self._settlings().items():
                 found[f"{name}, {mode}"] = self._settle(mode, settle)
+            # By groups of their own, so that others find the ready list as it would be without.
+            for name, settle in self._item_calls().items():
+                found[f"{name}, {mode}"] = self._settle(f"{mode} items", settle)
         found["resync"] = cost(self.connection, "SELECT * FROM penstock.resync(10, 10)", ())
         pass_time(self.clock)
         found["sweep"] = self._call(Sweep())
@@ -145,6 +163,22 @@ class Session:
             "release": lambda claim: Release(claim.lease),
         }
 
+    @staticmethod
+    def _item_calls() -> dict[str, Callable[[Claim], Operation[Any]]]:
+        return {
+            "settle with outputs": lambda claim: SettleItems([SettledClaim(claim.lease, ALL)], [OUTPUT]),
+            "settle a failure": lambda claim: SettleItems(
+                [SettledClaim(claim.lease, (), [ItemOutcome(claim.start, "failed", 0.0)], True, [claim.start])],
+                results=[ItemResult(0, claim.start, "raised")],
+            ),
+            "note": lambda claim: NoteItems([ItemNote(claim.lease, claim.start, 1)]),
+            "step": lambda claim: SaveStep(claim.lease, claim.start, "step", b"1"),
+            "read notes": lambda claim: ReadNotes(claim.lease, claim.start),
+            "state": lambda claim: GetState(claim.messages[0].id),
+            "result": lambda claim: GetResult(claim.messages[0].id),
+            "cancelled": lambda claim: ListCancelled([(claim.group_id, claim.partition_id)]),
+        }
+
 
 def scans(sql: Connection) -> dict[str, tuple[int, int]]:
     """Return how often each table was read as a whole, and by index."""
@@ -162,6 +196,7 @@ def begin(connection: Connection, analysed: str) -> None:
         connection.execute(SQL("ALTER TABLE penstock.{} SET (autovacuum_enabled = off)").format(Identifier(table)))
     for mode in MODES:
         create_group(connection, mode, mode, max_attempts=1000)
+        create_group(connection, f"{mode} items", mode, max_attempts=1000)
     run(connection, CreateGroup("idle", "idle", "ordered", "all"))
     if analysed == "empty":
         connection.execute("VACUUM ANALYZE")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock import AsyncClient, Client, PenstockError, settings
-from penstock.broker.operations.claiming import Ack, AckAndPop, Pop
+from penstock.broker.operations.claiming import Ack, AckAndPop, Pop, ReleaseMany, Renew
 from penstock.broker.operations.operation import Operation
 from penstock.consuming import prefetched
 from penstock.errors import Unavailable
@@ -210,3 +210,92 @@ def test_a_loop_that_is_cancelled_with_its_event_loop_keeps_no_claim(client: Cli
     asyncio.run(main())
     assert client.claims("q") == []
     assert client.lag("q") == COUNT
+
+
+def test_a_lease_time_that_is_lowered_loses_no_lease(dsn: str) -> None:
+    transport = Recorded(dsn)
+    lost: list[BaseException] = []
+    attempts = []
+    with Client(transport=transport) as client:
+        client.create("q", lease_time=3)
+        fill(client)
+        options: dict[str, Any] = {"prefetch": COUNT, "max_messages": 1, "idle_timeout": 0}
+        for batch in client.consume("q", on_error=lambda _, error: lost.append(error), **options):
+            with batch:
+                attempts.append(batch.messages[0].attempt)
+                if len(attempts) == 1:
+                    until(lambda: len(client.claims("q")) == COUNT)
+                    client.configure_group("q", "default", lease_time=0.25)
+                    until(lambda: sum(isinstance(one, Renew) for one in transport.ran) >= 5)
+    assert attempts == [1] * COUNT
+    assert lost == []
+
+
+def test_what_waits_with_a_lease_near_its_end_is_given_back(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Releasing(Recorded):
+        def run(self, operation: Operation[Any], timeout: float | None = None, *, retry: bool = True) -> Any:
+            if isinstance(operation, ReleaseMany):
+                monkeypatch.undo()
+            return super().run(operation, timeout, retry=retry)
+
+    transport, attempts = Releasing(dsn), []
+    with Client(transport=transport) as client:
+        fill(client)
+        for batch in client.consume("q", prefetch=10 * COUNT, max_messages=1, idle_timeout=0):
+            with batch:
+                attempts.append(batch.messages[0].attempt)
+                if len(attempts) == 1:
+                    until(lambda: len(client.claims("q")) == COUNT)
+                    monkeypatch.setattr(prefetched, "_NEAR_ITS_END", 2.0)
+        assert attempts == [1] * COUNT
+        assert client.lag("q") == 0
+
+
+def test_what_turns_out_to_be_too_large_is_given_back(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetched, "MAX_PREFETCHED_BYTES", 5000)
+    with Client(dsn) as client:
+        client.create_group("q", "default")
+        client.push("q", b"x", partition="small")
+        client.push_many("q", [(f"p{number}", b"x" * 2000) for number in range(COUNT)])
+        attempts = []
+        for batch in client.consume("q", prefetch=100, max_messages=1, idle_timeout=0):
+            with batch:
+                attempts.append(batch.messages[0].attempt)
+                # What is in hand, those that fit, and an ack that is on its way.
+                until(lambda: len(client.claims("q")) <= 4)
+        assert attempts == [1] * (COUNT + 1)
+
+
+def lose_the_first(client: Client, on_error: Callable[..., object], loser: Client) -> None:
+    """Claim ahead, lose the lease of the first batch, and be told of it when its ack is sent."""
+    fill(client)
+    for number, batch in enumerate(loser.consume("q", prefetch=4, max_messages=1, on_error=on_error), 1):
+        with batch:
+            if number == 1:
+                client.seek("q", "default", "earliest")
+
+
+def test_on_error_may_close_the_client(client: Client, dsn: str) -> None:
+    loser = Client(dsn)
+    raised: list[str] = []
+
+    def work() -> None:
+        try:
+            lose_the_first(client, lambda *_: loser.close(), loser)
+        except PenstockError as error:
+            raised.append(str(error))
+
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    working.join(6)
+    assert raised == ["this client is closed; make a new one"]
+    until(lambda: client.claims("q") == [])
+
+
+def test_on_error_that_ends_the_program_loses_no_claim(client: Client, dsn: str) -> None:
+    def leave(*_: object) -> None:
+        raise SystemExit(4)
+
+    with Client(dsn) as loser, pytest.raises(SystemExit):
+        lose_the_first(client, leave, loser)
+    assert client.claims("q") == []

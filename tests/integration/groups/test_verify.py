@@ -51,6 +51,14 @@ REMEMBER = (
     "INSERT INTO penstock.dedupe_ids (partition_id, dedupe_id, queue_id, seen_at, message_offset, scheduled_id)"
     " SELECT {}, 'id', queue_id, clock_timestamp(), {}, {} FROM penstock.partitions WHERE name = 'idle'"
 )
+KEY = (
+    "INSERT INTO penstock.unique_keys (queue_id, unique_key, partition_id, message_offset, scheduled_id)"
+    " SELECT queue_id, 'k', {}, {}, {} FROM penstock.partitions WHERE name = 'idle'"
+)
+MOVE = (
+    "INSERT INTO penstock.unique_moves (scheduled_id, partition_id, message_offset, created_at)"
+    " SELECT 1, {}, {}, clock_timestamp() FROM penstock.partitions WHERE name = 'idle'"
+)
 ARCHIVE = (
     "WITH a AS (INSERT INTO penstock.archive_files (file_id, archive_id, path, bytes, checksum) OVERRIDING SYSTEM VALUE"
     " VALUES (1, 1, 'a', 1, '') ON CONFLICT DO NOTHING)"
@@ -61,6 +69,19 @@ ARCHIVE = (
 )
 # What is done to the tables, and what must be found. Some damage is seen from two sides.
 DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
+    ("a unique key of no partition", [KEY.format("999", "0", "NULL")], {"orphan_unique_keys"}),
+    ("a unique key of no message", [KEY.format("partition_id", "999", "NULL")], {"orphan_unique_keys"}),
+    ("a unique key of nothing", [KEY.format("NULL", "NULL", "NULL")], {"orphan_unique_keys"}),
+    ("a unique key of two messages", [KEY.format("partition_id", "0", "1")], {"orphan_unique_keys"}),
+    ("a note on a message that is not there", [MOVE.format("partition_id", "999")], {"orphan_unique_moves"}),
+    (
+        "a note on a message that is still scheduled",
+        [
+            SCHEDULE.format("(SELECT partition_id FROM penstock.partitions WHERE name = 'idle')"),
+            MOVE.format("partition_id", "0"),
+        ],
+        {"orphan_unique_moves"},
+    ),
     (
         "a segment lost a part of its ends",
         [f"UPDATE penstock.segments SET ends = substr(ends, 5) WHERE {SEGMENT} 10"],
@@ -303,6 +324,45 @@ DAMAGE: list[tuple[str, Sequence[str], set[str]]] = [
             " VALUES ('sweep', 0, 0, 0, clock_timestamp(), 'XX001', 'oops')"
         ],
         {"timers_put_off"},
+    ),
+    (
+        "a limit is of no group",
+        [
+            "INSERT INTO penstock.slots (group_id, key, lease_id, partition_id, messages, offsets)"
+            " VALUES (0, 'k', gen_random_uuid(), 1, 1, '{[0,1)}')"
+        ],
+        {"orphan_limits"},
+    ),
+    (
+        "a window is of no group",
+        ["INSERT INTO penstock.warm_leases (group_id, epoch, dispatcher, deadline) VALUES (0, 1, 'd', now())"],
+        {"orphan_warm_leases"},
+    ),
+    ("a note is of no group", ["INSERT INTO penstock.item_notes VALUES (0, 1, 0)"], {"orphan_items"}),
+    (
+        "a step has no note",
+        [
+            "INSERT INTO penstock.item_steps SELECT group_id, partition_id, 0, 's', '1'"
+            " FROM penstock.consumer_groups g, penstock.partitions p WHERE p.name = 'ready' AND g.name = 'g'",
+        ],
+        {"orphan_items"},
+    ),
+    (
+        "a result is of no message",
+        [
+            "INSERT INTO penstock.item_results (group_id, partition_id, message_offset, state, expires_at)"
+            " SELECT group_id, partition_id, 1000, 'returned', now() FROM penstock.consumer_groups g,"
+            " penstock.partitions p WHERE p.name = 'ready' AND g.name = 'g'",
+        ],
+        {"orphan_items"},
+    ),
+    (
+        "what is cancelled is of no partition",
+        [
+            "INSERT INTO penstock.cancellations SELECT group_id, 1000000, 0 FROM penstock.consumer_groups"
+            " WHERE name = 'g'",
+        ],
+        {"orphan_items"},
     ),
     ("a dedupe id means nothing", [REMEMBER.format("partition_id", "NULL", "NULL")], {"orphan_dedupe_ids"}),
 ]

@@ -5,8 +5,8 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from databases import Connection, Connections
 from penstock import AsyncClient, Client, PenstockError, SetupError, TimedOut, Unavailable
+from penstock.postgres.pools import AsyncPool
+from proxies import Proxy
 
 from .interleaving import push
 
@@ -21,72 +23,6 @@ KILL = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND application_name = 'penstock'"
 )
-
-
-class Proxy:
-    """A TCP proxy that can stop forwarding: what a frozen server or a lost network looks like."""
-
-    def __init__(self, dsn: str) -> None:
-        values = conninfo_to_dict(dsn)
-        host, port = str(values.get("host", "localhost")), int(values.get("port") or 5432)
-        self._target = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
-        self._flowing = threading.Event()
-        self._flowing.set()
-        self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.dsn = make_conninfo(dsn, host="127.0.0.1", port=self._server.getsockname()[1], sslmode="disable")
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def freeze(self) -> None:
-        self._flowing.clear()
-
-    def leave(self, seconds: float) -> None:
-        """Break all connections and take no new ones, until so many seconds have passed."""
-        host, port = self._server.getsockname()
-        self.close()
-
-        def come_back() -> None:
-            self._server = socket.create_server((host, port))
-            self._accept()
-
-        timer = threading.Timer(seconds, come_back)
-        timer.daemon = True
-        timer.start()
-
-    def close(self) -> None:
-        self._flowing.set()
-        with self._lock:
-            for one in [self._server, *self._sockets]:
-                with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-                one.close()
-            self._sockets.clear()
-
-    def _accept(self) -> None:
-        server = self._server
-        with suppress(OSError):
-            while True:
-                near, _ = server.accept()
-                family = socket.AF_UNIX if isinstance(self._target, str) else socket.AF_INET
-                far = socket.socket(family)
-                far.connect(self._target)
-                with self._lock:
-                    if server.fileno() == -1:
-                        # Closed meanwhile, and these two with it.
-                        near.close()
-                        far.close()
-                        return
-                    self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
-
-    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                self._flowing.wait()
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
@@ -213,6 +149,28 @@ def test_an_asynchronous_client_finds_it_too(proxy: Proxy) -> None:
         return sum(result.count for result in pushed)
 
     assert run_async(proxy.dsn, act, connect_timeout=PATIENT, pool_size=2, push_batching=False) == 3
+
+
+# The pool's first connection is waited for two seconds, when a client is opened.
+SLOW = 2.5
+
+
+def test_a_database_whose_first_connection_comes_late_is_waited_for(proxy: Proxy) -> None:
+    with Client(proxy.dsn):
+        # The last of them is that of the pool.
+        proxy.hold(2 * proxy.accepted, SLOW)
+    with Client(proxy.dsn, connect_timeout=PATIENT) as client:
+        assert client.push("q", 1).first_offset == 0
+
+
+def test_a_database_whose_first_asynchronous_connection_comes_late_is_waited_for(proxy: Proxy) -> None:
+    with Client(proxy.dsn):
+        proxy.hold(2 * proxy.accepted, SLOW)
+
+    async def act(client: AsyncClient) -> int:
+        return (await client.push("q", 1)).first_offset
+
+    assert run_async(proxy.dsn, act, connect_timeout=PATIENT) == 0
 
 
 def test_a_database_that_stays_away_is_said_to_be(proxy: Proxy) -> None:
@@ -384,3 +342,46 @@ def test_the_connection_of_a_failed_call_serves_the_next_one(dsn: str) -> None:
             with pytest.raises(LookupError):
                 client.read("none", "0")
         assert client.queues() == []
+
+
+def test_a_call_after_many_idle_connections_died_does_not_wait_for_each_of_them(dsn: str, sql: Connection) -> None:
+    with Client(dsn, notify=False) as client:
+        client.push("q", "x")
+        together = threading.Barrier(4)
+
+        def hold() -> None:
+            with client.transaction() as tx:
+                tx.push("q", "x")
+                together.wait(30)
+
+        holders = [threading.Thread(target=hold) for _ in range(4)]
+        for holder in holders:
+            holder.start()
+        for holder in holders:
+            holder.join()
+        sql.execute(KILL)
+        while sql.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'penstock'"
+        ).fetchone():
+            pass
+        began = time.monotonic()
+        client.push("q", "x")
+        # The pool's own check would wait for one second, two seconds, four seconds.
+        assert time.monotonic() - began < 3
+
+
+def test_an_event_loop_ends_though_a_pool_that_nobody_closed_is_connecting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = make_conninfo(host="127.0.0.1", port=silent.getsockname()[1], sslmode="disable")
+
+        async def main() -> None:
+            pool = AsyncPool(address, open=False)
+            await pool.open()
+            accepted.append((await asyncio.to_thread(silent.accept))[0])
+
+        accepted: list[socket.socket] = []
+        running = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+        running.start()
+        running.join(20)
+        accepted[0].close()
+        assert not running.is_alive()

@@ -47,16 +47,16 @@ def test_without_the_lock_a_second_push_takes_the_same_offset(fresh: Connections
 
 
 def test_without_a_new_snapshot_a_second_push_takes_the_same_offset(fresh: Connections) -> None:
-    head = "SELECT newest.head_offset, "
+    head = "s.base_offset + s.count, "
     too_early = (
         "    seen := (SELECT max(s.base_offset + s.count) FROM penstock.segments s WHERE s.partition_id ="
         " (SELECT p.partition_id FROM penstock.partitions p JOIN penstock.queues q ON q.queue_id = p.queue_id"
         " WHERE q.name = queue_name AND p.name = partition_name));\n    LOOP\n"
     )
-    declared = "    target record;\n"
+    declared = "    asleep     boolean;\n"
     with fresh:
         sql = fresh.open(autocommit=True)
-        changes = [(head, "SELECT seen, "), ("    LOOP\n", too_early), (declared, f"{declared}    seen bigint;\n")]
+        changes = [(head, "seen, "), ("    LOOP\n", too_early), (declared, f"{declared}    seen bigint;\n")]
         mutate(sql, "push_segment", *changes)
         assert not second_push_gets_the_next_offset(fresh, sql, PUSH_ONE)
 
@@ -79,7 +79,7 @@ def test_without_the_sorted_order_of_locks_opposite_pushes_deadlock(fresh: Conne
 @pytest.mark.parametrize(
     ("function", "statement", "change"),
     [
-        ("push_segment", PUSH_ONE, ("greatest(clock_timestamp(), newest.created_at)", "clock_timestamp()")),
+        ("push_segment", PUSH_ONE, ("greatest(clock_timestamp(), s.created_at)", "clock_timestamp()")),
         ("append_segments", PUSH_MANY, ("greatest(now_here, newest.created_at)", "now_here")),
     ],
 )

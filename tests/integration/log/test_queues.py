@@ -15,7 +15,20 @@ def test_the_settings_are_described_in_one_place(sql: Connection) -> None:
         "backoff_factor": 2,
         "backoff_initial": 1,
         "backoff_max": 300,
+        "breaker_errors": 50,
+        "breaker_pause": 30,
+        "breaker_pause_max": 600,
+        "breaker_rate": 0,
+        "breaker_window": 60,
         "compression": "auto",
+        "concurrency_by": "partition",
+        "in_memory_bytes": 64 << 20,
+        "in_memory_queue_size": 5000,
+        "warm": False,
+        "warm_again_at": 0.8,
+        "warm_refill_below": 0.9,
+        "concurrency_limit": None,
+        "conflate": False,
         "keep_until_archived": "auto",
         "dedupe_window": 0,
         "delay": 0,
@@ -23,7 +36,17 @@ def test_the_settings_are_described_in_one_place(sql: Connection) -> None:
         "lease_time": 300,
         "max_attempts": 5,
         "max_message_bytes": 1 << 20,
+        "metrics_retention": 604800,
+        "paused": False,
+        "push_paused": False,
+        "push_rate_burst": None,
+        "push_rate_limit": None,
+        "push_rate_period": 1,
         "quiet_period": 0,
+        "rate_burst": None,
+        "rate_by": "partition",
+        "rate_limit": None,
+        "rate_period": 1,
         "retention_bytes": None,
         "retention_rule": "keep_until_consumed",
         "retention_time": None,
@@ -33,8 +56,10 @@ def test_the_settings_are_described_in_one_place(sql: Connection) -> None:
 
 def test_every_setting_has_a_meaning_and_accepts_its_own_default(sql: Connection) -> None:
     rows = sql.execute(
-        "SELECT name, meaning <> '', penstock.settings_problem(jsonb_build_object(name, default_value))"
-        " FROM penstock.settings()"
+        "SELECT name, meaning <> '', penstock.scoped_settings_problem(jsonb_build_object(name, default_value), scope)"
+        " FROM (SELECT s.name, s.default_value, s.meaning,"
+        " unnest(CASE s.scope WHEN 'both' THEN '{queue,group}' ELSE ARRAY[s.scope] END) AS scope"
+        " FROM penstock.settings() s) s"
     ).fetchall()
     assert {(explained, problem) for _, explained, problem in rows} == {(True, None)}
 

@@ -1,4 +1,4 @@
-"""Three roles of least privilege: each may do its part through the functions, and none touches a table."""
+"""Roles of least privilege: each may do its part through the functions, and none touches a table."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -112,7 +112,7 @@ def test_nobody_gets_in_without_a_role_and_is_told_what_to_do(as_user: Open) -> 
         as_user(None)
 
 
-@pytest.mark.parametrize("role", ["producer", "consumer", "admin"])
+@pytest.mark.parametrize("role", schema.ROLES)
 def test_no_role_touches_a_table(as_user: Open, admin: Connection, role: str) -> None:
     client = as_user(role)
     tables = admin.execute(
@@ -317,6 +317,7 @@ def test_a_consumer_can_select_from_every_view_and_a_producer_from_none(penstock
     for view in schema.views():
         query = SQL("SELECT * FROM penstock.{}").format(Identifier(view))
         with consumer.transaction() as tx:
-            assert len(tx.connection.execute(query).fetchall()) == 1
+            # Without an action nothing waits for one.
+            assert len(tx.connection.execute(query).fetchall()) == (view != "cold_queue_entries")
         with pytest.raises(errors.InsufficientPrivilege), producer.transaction() as tx:
             tx.connection.execute(query)

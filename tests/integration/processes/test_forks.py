@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from databases import Connection
-from penstock import AsyncClient, Client
+from penstock import AsyncClient, Client, forks
 
 FORK = multiprocessing.get_context("fork")
 SOON = 20.0
@@ -65,10 +66,10 @@ def drain(_: int) -> list[int]:
     return found
 
 
-def sessions(sql: Connection) -> set[int]:
+def sessions(sql: Connection, application: str = "penstock") -> set[int]:
     """Return the server's processes that serve clients of penstock."""
     found = sql.execute(
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'penstock'"
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s", (application,)
     ).fetchall()
     return {pid for (pid,) in found}
 
@@ -125,7 +126,7 @@ def test_the_server_notices_the_end_of_the_parent_while_its_child_lives(dsn: str
     reader, writer = os.pipe()
 
     def parent() -> None:
-        client = Client(dsn)
+        client = Client(f"{dsn} application_name=ending")
         client.push("q", 1)
         if os.fork() == 0:
             os.read(reader, 1)
@@ -133,8 +134,39 @@ def test_the_server_notices_the_end_of_the_parent_while_its_child_lives(dsn: str
         # Ends without a word to the server, as one that is killed does.
 
     join(in_child(parent))
-    until(lambda: not sessions(sql))
-    os.write(writer, b"x")
+    try:
+        # Other tests of this process may have left clients behind, which connect anew.
+        until(lambda: not sessions(sql, "ending"))
+    finally:
+        os.write(writer, b"x")
+
+
+def test_a_fork_waits_for_a_connection_that_is_being_opened() -> None:
+    opening, opened = threading.Event(), threading.Event()
+
+    def connect() -> None:
+        with forks.opening():
+            opening.set()
+            threading.Timer(0.2, opened.set).start()
+            opened.wait()
+
+    def check() -> None:
+        # Of this process's own opening nothing is left, so it may open one.
+        assert opened.is_set()
+        with forks.opening():
+            pass
+
+    connecting = threading.Thread(target=connect)
+    connecting.start()
+    opening.wait()
+    join(in_child(check))
+    connecting.join()
+
+
+def test_a_fork_does_not_wait_long_for_a_connection_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "_OPENED_WITHIN", 0.01)
+    with forks.opening():
+        join(in_child(lambda: None))
 
 
 def test_a_client_that_was_closed_before_the_fork_stays_closed(dsn: str) -> None:

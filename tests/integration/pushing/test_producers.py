@@ -123,7 +123,7 @@ def test_an_attempt_that_meets_one_that_rolls_back_is_stored(
 
 
 WITHOUT_THE_LOOK = {
-    "one": ("push_segment", "        ON CONFLICT ON CONSTRAINT producers_pkey DO NOTHING\n", ""),
+    "one": ("push_segment", "        ON CONFLICT ON CONSTRAINT producers_pkey DO NOTHING;\n", ";\n"),
     "many": (
         "push_segments",
         "    RETURN QUERY SELECT * FROM penstock.pushed_before(producer, sequence);\n    IF FOUND THEN",

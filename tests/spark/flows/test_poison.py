@@ -90,7 +90,7 @@ def test_where_no_message_is_well_none_is_blamed_unless_they_are_few_and_have_fa
         raise ValueError("no")
 
     assert searched(plant, flow_with(handle), 3, again=False)[0] == []
-    assert [one.offset for one in searched(plant, flow_with(handle), 2)[0]] == [0, 1]
+    assert sorted(one.offset for one in searched(plant, flow_with(handle), 2)[0]) == [0, 1]
     assert searched(plant, flow_with(handle), 10)[0] == []
 
 

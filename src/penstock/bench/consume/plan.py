@@ -8,7 +8,7 @@ import msgspec
 from penstock.bench.plan import Ratio
 
 # Who takes part in a case of consuming, and of pushing.
-CONSUMERS = ("penstock", "prefetch", "pop + ack", "relaxed", "before", "plain")
+CONSUMERS = ("penstock", "prefetch", "pop + ack", "relaxed", "relaxed + prefetch", "before", "plain")
 PUSHERS = ("penstock", "before", "insert")
 
 
@@ -123,5 +123,6 @@ TARGETS = (
         )
     ),
     Target(1, "relaxed", "plain", 1.5),
+    Target(1, "relaxed + prefetch", "plain", 1.5),
     Target(0, "penstock", "insert", 0.9),
 )

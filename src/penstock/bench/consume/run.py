@@ -148,10 +148,13 @@ class Run:
             "penstock": lambda: turn(self._now, "consume", {}),
             "pop + ack": lambda: turn(self._now, "pop", {}),
         }
-        if self._now.programs.first(1)[0].ask("can", option="prefetch"):
+        ahead = self._now.programs.first(1)[0].ask("can", option="prefetch")
+        if ahead:
             turns["prefetch"] = lambda: turn(self._now, "prefetch", {})
         if self._relaxed and case.take == 1 and self._can_relax(queue):
             turns["relaxed"] = lambda: turn(self._now, "consume", {"durable_acks": False})
+            if ahead:
+                turns["relaxed + prefetch"] = lambda: turn(self._now, "prefetch", {"durable_acks": False})
         if self._before is not None:
             before = self._before
             turns["before"] = lambda: turn(before, "consume", {})

@@ -16,6 +16,12 @@ from penstock.bench.consume.worker import serve
 
 _THERE = "penstock_bench_there"
 _BACK = "penstock_bench_back"
+_TABLE = "CREATE TABLE IF NOT EXISTS penstock_bench_latency (sent text PRIMARY KEY)"
+_NOTIFY = "SELECT pg_notify(%s, %s)"
+_STORE = (
+    "WITH stored AS (INSERT INTO penstock_bench_latency VALUES (%(sent)s) RETURNING sent)"
+    " SELECT pg_notify(%(to)s, sent) FROM stored"
+)
 # How long what was sent last may take.
 _GRACE = 15.0
 _NOTICE = 0.1
@@ -32,17 +38,17 @@ class Worker:
         self._send: Callable[[], object] | None = None
         self._answers: list[int] | None = None
 
-    def receive(self, way: str, url: str, queue: str, notify: bool | None) -> None:
+    def receive(self, way: str, url: str, valkey_url: str, queue: str, notify: bool | None) -> None:
         """Begin to receive, in a thread, and be ready when this returns."""
         self._stop, self._times = threading.Event(), []
         if way == "penstock":
-            client = self._turn.enter_context(_client(url, notify))
+            client = self._turn.enter_context(_client(url, valkey_url, notify))
             # Made before the first push, as a consumer that waits does.
             client.pop(queue, "g")
             self._begin(lambda: client.process(queue, self._took, group="g", stop=self._stop, handle_signals=False))
             return
         listening = self._turn.enter_context(_listening(url, _THERE))
-        answering = self._turn.enter_context(psycopg.connect(url, autocommit=True)) if way == "round trip" else None
+        answering = self._turn.enter_context(psycopg.connect(url, autocommit=True)) if way != "one way" else None
         self._begin(lambda: self._listen(listening, answering))
 
     def received(self, count: int) -> list[float]:
@@ -51,16 +57,19 @@ class Worker:
         self._end()
         return [each / 1e6 for each in self._times]
 
-    def prepare(self, way: str, url: str, queue: str, notify: bool | None) -> None:
+    def prepare(self, way: str, url: str, valkey_url: str, queue: str, notify: bool | None) -> None:
         """Get ready to send."""
         self._stop, self._times, self._answers = threading.Event(), [], None
         if way == "penstock":
-            client = self._turn.enter_context(_client(url, notify))
+            client = self._turn.enter_context(_client(url, valkey_url, notify))
             self._send = lambda: client.push(queue, str(time.monotonic_ns()).encode(), partition="p")
             return
         connection = self._turn.enter_context(psycopg.connect(url, autocommit=True))
-        self._send = lambda: connection.execute("SELECT pg_notify(%s, %s)", (_THERE, str(time.monotonic_ns())))
-        if way == "round trip":
+        self._send = lambda: connection.execute(_NOTIFY, (_THERE, str(time.monotonic_ns())))
+        if way == "stored":
+            connection.execute(_TABLE)
+            self._send = lambda: connection.execute(_STORE, {"to": _THERE, "sent": str(time.monotonic_ns())})
+        if way != "one way":
             back = self._turn.enter_context(_listening(url, _BACK))
             self._answers = self._times
             self._begin(lambda: self._listen(back, None))
@@ -94,7 +103,7 @@ class Worker:
             for notice in connection.notifies(timeout=_NOTICE):
                 self._times.append(time.monotonic_ns() - int(notice.payload))
                 if answering is not None:
-                    answering.execute("SELECT pg_notify(%s, %s)", (_BACK, notice.payload))
+                    answering.execute(_NOTIFY, (_BACK, notice.payload))
 
     def _begin(self, work: Callable[[], object]) -> None:
         self._thread = threading.Thread(target=work, daemon=True)
@@ -113,8 +122,8 @@ class Worker:
         self._turn.close()
 
 
-def _client(url: str, notify: bool | None) -> Client:
-    return Client(url) if notify is None else Client(url, notify=notify)
+def _client(url: str, valkey_url: str, notify: bool | None) -> Client:
+    return Client(url, valkey_url=valkey_url, notify=notify)
 
 
 def _listening(url: str, channel: str) -> psycopg.Connection[Any]:

@@ -21,7 +21,9 @@ class Pop(Operation[list[Claim]], frozen=True):
     """Claim what is next of any partition, or of a named one.
 
     `ready_from` says where in the ready list to begin, for each level of priority; None for its front. It is a hint
-    that saves work, see `consuming.polling`.
+    that saves work, see `consuming.polling`. With `ahead`, what was delivered before is begun with `Renew`; if its
+    lease ends before that, no attempt counts. Unless it `creates` queue and group where they are not there, it raises
+    NotFound then.
     """
 
     queue: str
@@ -35,6 +37,8 @@ class Pop(Operation[list[Claim]], frozen=True):
     auto_ack: bool = False
     ready_from: Sequence[int] | None = None
     durable: bool = True
+    ahead: bool = False
+    creates: bool = True
 
     def __post_init__(self) -> None:
         check_group_names(self.queue, self.group, self.partition)
@@ -57,6 +61,12 @@ class HasPending(Repeatable[bool], frozen=True):
 
     def __post_init__(self) -> None:
         check_group_names(self.queue, self.group, self.partition)
+
+
+class HasPendingMany(Repeatable[list[bool]], frozen=True):
+    """Ask for several groups at once whether a pop could get something now."""
+
+    asks: Sequence[HasPending]
 
 
 class Ack(Operation[list[bool]], frozen=True):
@@ -83,12 +93,16 @@ class AckAndPop(Operation[AckedAndPopped], frozen=True):
 
 
 class Renew(Operation[list[datetime | None]], frozen=True):
-    """Extend leases from now, by `lease` seconds or the group's lease time; for each the new deadline, None if lost."""
+    """Extend leases from now, by `lease` seconds or the group's lease time; for each the new deadline, None if lost.
+
+    `begun` says that the messages, which were claimed ahead, are handled from now on.
+    """
 
     leases: Sequence[Lease]
     lease: float | None = None
     lock_timeout: float | None = None
     durable: bool = True
+    begun: bool = False
 
     def __post_init__(self) -> None:
         lease_time(self.lease)

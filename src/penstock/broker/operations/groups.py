@@ -10,7 +10,7 @@ from penstock.broker.arguments import list_of_ids
 from penstock.broker.infos import (
     Check,
     ClaimInfo,
-    DeadLetter,
+    DeadLetterInfo,
     DeadReason,
     FailingTimer,
     GroupInfo,
@@ -64,6 +64,17 @@ class ConfigureGroup(Repeatable[dict[str, Any]], frozen=True):
     def __post_init__(self) -> None:
         check_group_names(self.queue, self.group)
         msgspec.structs.force_setattr(self, "changes", checked_settings(self.changes))
+
+
+class PauseGroup(Repeatable[bool], frozen=True):
+    """Pause delivery to a group, or resume it; the reply is whether that changed anything."""
+
+    queue: str
+    group: str
+    paused: bool = True
+
+    def __post_init__(self) -> None:
+        check_group_names(self.queue, self.group)
 
 
 class DeleteGroup(Operation[None], frozen=True):
@@ -144,7 +155,7 @@ class GetHistory(Repeatable[list[Transition]], frozen=True):
         check_group_names(self.queue, self.group, self.partition)
 
 
-class ListDeadLetters(Repeatable[list[DeadLetter]], frozen=True):
+class ListDeadLetters(Repeatable[list[DeadLetterInfo]], frozen=True):
     """List dead letters, oldest first; `after` is the last id of the page before."""
 
     queue: str

@@ -48,6 +48,16 @@ class ConfigureQueue(Repeatable[dict[str, Any]], frozen=True):
         msgspec.structs.force_setattr(self, "changes", checked_settings(self.changes))
 
 
+class PauseQueue(Repeatable[bool], frozen=True):
+    """Refuse pushes to a queue, or let them go on; the reply is whether that changed anything."""
+
+    queue: str
+    paused: bool = True
+
+    def __post_init__(self) -> None:
+        check_names(self.queue)
+
+
 class ConfigureDatabase(Repeatable[dict[str, Any]], frozen=True):
     """Change what holds for the whole database; the reply is what now holds."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from uuid import UUID
 
 import msgspec
 
@@ -26,9 +27,23 @@ class Push(Operation[list[PushResult]], frozen=True):
     stamp: Stamp | None = None
     lock_timeout: float | None = None
 
+    def __post_init__(self) -> None:
+        if not self.batches:
+            raise InvalidInput("an empty push: give at least one message")
+
     @property
     def stamped(self) -> bool:  # noqa: D102
         return self.stamp is not None
+
+
+class NoteRequest(Operation[bool], frozen=True):
+    """Note the digest of a request before its push, in the same transaction.
+
+    The reply is false if another request was noted for the same producer.
+    """
+
+    producer: UUID
+    digest: bytes
 
 
 class ListScheduled(Repeatable[list[ScheduledInfo]], frozen=True):

@@ -1,5 +1,45 @@
 """The statement of every operation, a module per room."""
 
-from penstock.postgres.statements import archives, claiming, flows, groups, log, pushing, ranges, reading, staging
+from penstock.postgres.statements import (
+    archives,
+    browsing,
+    claiming,
+    flows,
+    groups,
+    health,
+    items,
+    jobs,
+    keys,
+    log,
+    metrics,
+    pushing,
+    ranges,
+    reading,
+    rules,
+    schedules,
+    staging,
+    warm,
+    workers,
+)
 
-__all__ = ["archives", "claiming", "flows", "groups", "log", "pushing", "ranges", "reading", "staging"]
+__all__ = [
+    "archives",
+    "browsing",
+    "claiming",
+    "flows",
+    "groups",
+    "health",
+    "items",
+    "jobs",
+    "keys",
+    "log",
+    "metrics",
+    "pushing",
+    "ranges",
+    "reading",
+    "rules",
+    "schedules",
+    "staging",
+    "warm",
+    "workers",
+]

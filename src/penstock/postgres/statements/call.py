@@ -7,12 +7,14 @@ finds it by the operation's type.
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
 from functools import cache
+from math import isfinite
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from penstock.broker.operations.operation import Operation
 from penstock.broker.packing import Segment, Slice
+from penstock.errors import InvalidInput
 
 R = TypeVar("R")
 O = TypeVar("O", bound=Operation[Any])  # noqa: E741
@@ -109,9 +111,14 @@ def slice_of(columns: Row) -> Slice:
 
 def milliseconds(seconds: float) -> str:
     """Write a length of time as a setting of PostgreSQL."""
+    if not isfinite(seconds):
+        raise InvalidInput(f"{seconds!r} is not a number of seconds")
     return f"{max(1, round(seconds * 1000))}ms"
 
 
 def json_text(value: Any) -> str:
-    """Write settings as JSON."""
-    return msgspec.json.encode(value).decode()
+    """Write settings as JSON; raises InvalidInput for what is nested too deeply."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except RecursionError:
+        raise InvalidInput("a value is nested too deeply for JSON") from None

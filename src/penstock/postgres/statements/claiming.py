@@ -14,6 +14,7 @@ from penstock.broker.operations.claiming import (
     Ack,
     AckAndPop,
     HasPending,
+    HasPendingMany,
     Nack,
     Pop,
     PopMany,
@@ -40,6 +41,8 @@ _ACK_LIMITED = (
     "%s::bigint[], %s::bigint[], %s::boolean) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
 )
 _RENEW = "SELECT penstock.renew_claims(%s::integer[], %s::bigint[], %s::uuid[], %s::float8, %s::boolean)"
+# A schema of the version before has no such parameter, and is asked only for what it has.
+_BEGIN = _RENEW.replace("%s::boolean)", "%s::boolean, begun => true)")
 _RENEW_LIMITED = (
     "SELECT penstock.renew_claims(CASE WHEN lock_timeout <> '' THEN %s::integer[] END, %s::bigint[], %s::uuid[], "
     "%s::float8, %s::boolean) FROM set_config('penstock.lock_timeout', %s, true) AS lock_timeout"
@@ -49,7 +52,7 @@ _RENEW_LIMITED = (
 @statement(Pop)
 def pop(wanted: Pop) -> Call[list[Claim]]:
     queue = wanted.queue
-    return Call(_POP, _pop_columns(wanted), lambda rows: _claims_of(queue, rows), hot=True)
+    return Call(_POPS[wanted.ahead, wanted.creates], pop_columns(wanted), lambda rows: claims_of(queue, rows), hot=True)
 
 
 @statement(AckAndPop)
@@ -58,15 +61,15 @@ def ack_and_pop(wanted: AckAndPop) -> Call[AckedAndPopped]:
 
     def parse(rows: Sequence[Row]) -> AckedAndPopped:
         # Without a claim there is one row, which has no partition.
-        return AckedAndPopped(rows[0][0], _claims_of(queue, [row[1:] for row in rows if row[2] is not None]))
+        return AckedAndPopped(rows[0][0], claims_of(queue, [row[1:] for row in rows if row[2] is not None]))
 
     return Call(
-        _ACK_AND_POP,
+        _ACK_AND_POP_AHEAD if wanted.pop.ahead else _ACK_AND_POP,
         (
             *_leases(ranges),
             [each.start for each in ranges],
             [each.stop for each in ranges],
-            *_pop_columns(wanted.pop),
+            *pop_columns(wanted.pop),
         ),
         parse,
         hot=True,
@@ -85,7 +88,7 @@ def pop_many(wanted: PopMany) -> Call[list[list[Claim] | None]]:
                 again.add(row[0] - 1)
             else:
                 found[row[0] - 1].append(row[1:])
-        return [None if index in again else _claims_of(pop.queue, found[index]) for index, pop in enumerate(pops)]
+        return [None if index in again else claims_of(pop.queue, found[index]) for index, pop in enumerate(pops)]
 
     return Call(
         _POP_MANY if any(pop.durable or pop.auto_ack for pop in pops) else _POP_MANY_RELAXED,
@@ -120,6 +123,23 @@ def has_pending(wanted: HasPending) -> Call[bool]:
     )
 
 
+@statement(HasPendingMany)
+def has_pending_many(wanted: HasPendingMany) -> Call[list[bool]]:
+    return Call(
+        "SELECT penstock.has_pending_messages(a.queue, a.partition, a.consumer_group, a.lows::bigint[]) "
+        "FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[]) WITH ORDINALITY "
+        "a (queue, partition, consumer_group, lows, nth) ORDER BY a.nth",
+        (
+            [each.queue for each in wanted.asks],
+            [each.partition for each in wanted.asks],
+            [each.group for each in wanted.asks],
+            # Lists of different lengths are no array of the server.
+            [None if each.ready_from is None else f"{{{','.join(map(str, each.ready_from))}}}" for each in wanted.asks],
+        ),
+        lambda rows: [bool(row[0]) for row in rows],
+    )
+
+
 @statement(Ack)
 def ack(wanted: Ack) -> Call[list[bool]]:
     ranges = wanted.ranges
@@ -132,6 +152,8 @@ def ack(wanted: Ack) -> Call[list[bool]]:
 @statement(Renew)
 def renew(wanted: Renew) -> Call[list[datetime | None]]:
     columns = (*_leases(wanted.leases), wanted.lease, wanted.durable)
+    if wanted.begun:
+        return Call(_BEGIN, columns, scalar)
     if wanted.lock_timeout is None:
         return Call(_RENEW, columns, scalar)
     return Call(_RENEW_LIMITED, (*columns, milliseconds(wanted.lock_timeout)), scalar)
@@ -181,8 +203,8 @@ def sweep(wanted: Sweep) -> Call[SweepResult | None]:
 
 
 @cache
-def _select_claims(source: str, first: str = "") -> str:
-    """Return the statement for what `_claims_of` reads of a function that claims."""
+def select_claims(source: str, first: str = "") -> str:
+    """Return the statement for what `claims_of` reads of a function that claims."""
     return select_slices(
         f"{first} group_id, partition_id, partition_of, lease_id, lease_until, attempt, claimed_from, claimed_to, "
         "entry_level, entry_seq, shared, extract(epoch FROM lease_until - pg_catalog.clock_timestamp())::float8",
@@ -190,7 +212,7 @@ def _select_claims(source: str, first: str = "") -> str:
     )
 
 
-def _claims_of(queue: str, rows: Sequence[Row]) -> list[Claim]:
+def claims_of(queue: str, rows: Sequence[Row]) -> list[Claim]:
     """Read the claims that a pop got, from one row per slice."""
     claims: dict[tuple[int, int], Claim] = {}
     for row in rows:
@@ -204,7 +226,7 @@ def _claims_of(queue: str, rows: Sequence[Row]) -> list[Claim]:
 
 
 # Not by way of pop_claims: a call of a function with so many columns costs as much as a look at a table.
-_POP = _select_claims(
+_POP = select_claims(
     "ack_and_pop(NULL, NULL, NULL, NULL, NULL, %s::text, %s::text, %s::text, %s::integer, %s::bigint, %s::integer, "
     "%s::float8, %s::text, %s::boolean, %s::bigint[], %s::boolean, first_use => true)"
 )
@@ -212,17 +234,26 @@ _MANY = (
     "pop_claims_batch(%s::text[], %s::text[], %s::text[], %s::integer[], %s::bigint[], %s::integer[], "
     "%s::float8[], %s::text[], %s::boolean[], %s::text[])"
 )
-_POP_MANY = _select_claims(_MANY, "request,")
+_POP_MANY = select_claims(_MANY, "request,")
 # Of use at the commit, so it does not matter when it is set; where there is no row, nothing was written.
-_POP_MANY_RELAXED = _select_claims(f"{_MANY}, pg_catalog.set_config('synchronous_commit', 'off', true)", "request,")
-_ACK_AND_POP = _select_claims(
+_POP_MANY_RELAXED = select_claims(f"{_MANY}, pg_catalog.set_config('synchronous_commit', 'off', true)", "request,")
+_ACK_AND_POP = select_claims(
     "ack_and_pop(%s::integer[], %s::bigint[], %s::uuid[], %s::bigint[], %s::bigint[], %s::text, %s::text, %s::text, "
     "%s::integer, %s::bigint, %s::integer, %s::float8, %s::text, %s::boolean, %s::bigint[], %s::boolean)",
     "acked,",
 )
+_POP_AHEAD = _POP.replace("first_use => true)", "first_use => true, ahead => true)")
+# By whether it is ahead, and whether it creates what is not there.
+_POPS = {
+    (False, True): _POP,
+    (True, True): _POP_AHEAD,
+    (False, False): _POP.replace("first_use => true", "first_use => NULL"),
+    (True, False): _POP_AHEAD.replace("first_use => true", "first_use => NULL"),
+}
+_ACK_AND_POP_AHEAD = _ACK_AND_POP.replace("%s::bigint[], %s::boolean)", "%s::bigint[], %s::boolean, ahead => true)")
 
 
-def _pop_columns(wanted: Pop) -> tuple[Any, ...]:
+def pop_columns(wanted: Pop) -> tuple[Any, ...]:
     return (
         wanted.queue,
         wanted.group,

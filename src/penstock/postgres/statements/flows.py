@@ -42,11 +42,15 @@ def list_flows(wanted: ListFlows) -> Call[list[FlowInfo]]:
 @statement(ListActions)
 def list_actions(wanted: ListActions) -> Call[list[ActionInfo]]:
     return Call(
-        "SELECT a.*, f.warm, f.cold FROM penstock.list_actions(%s::text) WITH ORDINALITY"
+        "SELECT a.flow, a.flow_type, a.action, a.action_class, a.plugin, a.registered_at, coalesce(w.warm, f.warm),"
+        " coalesce(w.cold, f.cold), w.queue, w.output"
+        " FROM penstock.list_actions(%s::text) WITH ORDINALITY"
         " a (flow, flow_type, action, action_class, plugin, registered_at, number)"
-        " JOIN penstock.list_flows() f ON f.name = a.flow ORDER BY a.number",
-        (wanted.flow,),
-        lambda rows: [ActionInfo(*row[:6], *row[7:]) for row in rows],
+        " JOIN penstock.list_flows() f ON f.name = a.flow"
+        " LEFT JOIN penstock.list_action_work(%s::text) w ON w.flow = a.flow AND w.action = a.action"
+        " ORDER BY a.number",
+        (wanted.flow, wanted.flow),
+        lambda rows: [ActionInfo(*row) for row in rows],
     )
 
 

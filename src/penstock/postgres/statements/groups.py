@@ -7,7 +7,7 @@ import msgspec
 from penstock.broker.infos import (
     Check,
     ClaimInfo,
-    DeadLetter,
+    DeadLetterInfo,
     DeadReason,
     FailingTimer,
     GroupInfo,
@@ -27,6 +27,7 @@ from penstock.broker.operations.groups import (
     ListDeadLetters,
     ListFailingTimers,
     ListGroups,
+    PauseGroup,
     Redrive,
     Resync,
     Seek,
@@ -50,6 +51,15 @@ def configure_group(wanted: ConfigureGroup) -> Call[dict[str, Any]]:
         "SELECT penstock.configure_group(%s::text, %s::text, %s::jsonb)::text",
         (wanted.queue, wanted.group, json_text(wanted.changes)),
         lambda rows: msgspec.json.decode(rows[0][0], type=dict[str, Any]),
+    )
+
+
+@statement(PauseGroup)
+def pause_group(wanted: PauseGroup) -> Call[bool]:
+    return Call(
+        "SELECT penstock.pause_group(%s::text, %s::text, %s::boolean)",
+        (wanted.queue, wanted.group, wanted.paused),
+        scalar,
     )
 
 
@@ -87,7 +97,12 @@ def get_lag(wanted: GetLag) -> Call[int]:
 def list_groups(wanted: ListGroups) -> Call[list[GroupInfo]]:
     return Call(
         "SELECT queue, name, mode, subscription, created_at, config::text, settings::text, lag, depth, ready, claimed, "
-        "waiting, enrolling, oldest_since, dead_letters FROM penstock.list_groups(%s::text)",
+        "waiting, enrolling, oldest_since, dead_letters, "
+        # A schema of the version before ours does not have these.
+        "coalesce((to_jsonb(g) ->> 'effective_lag')::bigint, lag), "
+        "coalesce((to_jsonb(g) ->> 'paused')::boolean, false), "
+        "(to_jsonb(g) ->> 'held_until')::timestamptz, (to_jsonb(g) ->> 'sampled_at')::timestamptz, "
+        "coalesce((to_jsonb(g) ->> 'at_least')::boolean, false) FROM penstock.list_groups(%s::text) g",
         (wanted.queue,),
         lambda rows: [GroupInfo(*row[:5], *map(msgspec.json.decode, row[5:7]), *row[7:]) for row in rows],
     )
@@ -112,11 +127,11 @@ def get_history(wanted: GetHistory) -> Call[list[Transition]]:
 
 
 @statement(ListDeadLetters)
-def list_dead_letters(wanted: ListDeadLetters) -> Call[list[DeadLetter]]:
+def list_dead_letters(wanted: ListDeadLetters) -> Call[list[DeadLetterInfo]]:
     return Call(
         "SELECT * FROM penstock.list_dead_letters(%s::text, %s::text, %s::text, %s::bigint, %s::integer)",
         (wanted.queue, wanted.group, wanted.reason, wanted.after, wanted.limit),
-        lambda rows: [DeadLetter(*row) for row in rows],
+        lambda rows: [DeadLetterInfo(*row) for row in rows],
     )
 
 

@@ -16,6 +16,7 @@ from penstock.broker.operations.log import (
     ListPartitions,
     ListQueues,
     Maintain,
+    PauseQueue,
     Purge,
 )
 from penstock.postgres.statements.call import Call, json_text, nothing, scalar, statement
@@ -44,6 +45,11 @@ def configure_queue(wanted: ConfigureQueue) -> Call[dict[str, Any]]:
         (wanted.queue, json_text(wanted.changes), wanted.description),
         lambda rows: msgspec.json.decode(rows[0][0], type=dict[str, Any]),
     )
+
+
+@statement(PauseQueue)
+def pause_queue(wanted: PauseQueue) -> Call[bool]:
+    return Call("SELECT penstock.pause_queue(%s::text, %s::boolean)", (wanted.queue, wanted.paused), scalar)
 
 
 @statement(ConfigureDatabase)

@@ -4,7 +4,7 @@ Where a push may have to wait for locks it can give up soon: `penstock.lock_time
 the same statement. The function is made to depend on that, so that it happens first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -13,10 +13,11 @@ from penstock.broker.ids import message_id
 from penstock.broker.ids import milliseconds as id_milliseconds
 from penstock.broker.infos import ScheduledInfo
 from penstock.broker.messages import Duplicate, PushResult, Scheduled
-from penstock.broker.operations.pushing import CancelScheduled, ListScheduled, Push
+from penstock.broker.operations.pushing import CancelScheduled, ListScheduled, NoteRequest, Push
 from penstock.broker.packing import Segment
 from penstock.broker.places import Place
-from penstock.broker.pushing import Due, PushBatch, Stamp
+from penstock.broker.pushing import Due, PushBatch, Stamp, Uniqueness
+from penstock.errors import InvalidInput
 from penstock.postgres.statements.call import (
     Call,
     Row,
@@ -50,8 +51,14 @@ _WITH_OPTIONS = (
     "%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %s::float8[], %s::timestamptz[], %s::text[], "
     "%s::uuid, %s::bigint)"
 )
+_UNIQUE = (
+    "SELECT * FROM penstock.push_unique_segments(%s::text[], %s::text[], %s::integer[], %b::bytea[], %b::bytea[], "
+    "%b::bytea[], %b::bytea[], %b::bytea[], %b::bytea[], %s::float8[], %s::timestamptz[], %s::text[], %s::float8[], "
+    "%s::text[], %s::boolean[], %s::uuid, %s::bigint)"
+)
 _NOT_STAMPED = (None, None)
 _NOT_DUE = Due(None, None)
+_NOT_UNIQUE = Uniqueness(None, None, False)
 
 
 @statement(Push)
@@ -60,13 +67,15 @@ def push(wanted: Push) -> Call[list[PushResult]]:
     if len(batches) == 1 and wanted.lock_timeout is None:
         only = batches[0]
         # Most pushes are no more than this.
-        if only.due is None and only.dedupe_ids is None and len(only.segments) == 1:
+        if only.plain and len(only.segments) == 1:
             return _push_one(only.place, only.segments[0], wanted.stamp)
     if not all(batch.plain for batch in batches):
+        if any(batch.unique_keys is not None for batch in batches):
+            return _push_unique(batches, wanted.stamp)
         return _push_with_options(batches, wanted.stamp)
 
     def parse(rows: Sequence[Row]) -> list[PushResult]:
-        answers = iter(rows)
+        answers = _answers(rows, sum(len(batch.segments) for batch in batches))
         results = []
         for batch in batches:
             partition_id, first, _, created_at = next(answers)
@@ -81,9 +90,16 @@ def push(wanted: Push) -> Call[list[PushResult]]:
     return Call(_MANY_LIMITED, (milliseconds(wanted.lock_timeout), *columns), parse)
 
 
+def _answers(rows: Sequence[Row], expected: int) -> Iterator[Row]:
+    """Return the rows of a push. Where its stamp was used before they are those of that push, which was the same."""
+    if len(rows) != expected:
+        raise InvalidInput("this was pushed before under the same key or stamp, and was not the same then")
+    return iter(rows)
+
+
 def _push_one(place: Place, segment: Segment, stamp: Stamp | None) -> Call[list[PushResult]]:
     def parse(rows: Sequence[Row]) -> list[PushResult]:
-        ((partition_id, first, count, created_at),) = rows
+        partition_id, first, count, created_at = next(_answers(rows, 1))
         return [PushResult(*place, partition_id, first, count, created_at.astimezone(UTC))]
 
     if segment.keys is None and segment.headers is None:
@@ -98,7 +114,7 @@ def _push_one(place: Place, segment: Segment, stamp: Stamp | None) -> Call[list[
 
 def _push_with_options(batches: Sequence[PushBatch], stamp: Stamp | None) -> Call[list[PushResult]]:
     def parse(rows: Sequence[Row]) -> list[PushResult]:
-        answers = iter(rows)
+        answers = _answers(rows, sum(len(batch.segments) for batch in batches))
         results = []
         for batch in batches:
             result = _result(batch.place, next(answers))
@@ -121,6 +137,43 @@ def _push_with_options(batches: Sequence[PushBatch], stamp: Stamp | None) -> Cal
             *(stamp or _NOT_STAMPED),
         ),
         parse,
+    )
+
+
+def _push_unique(batches: Sequence[PushBatch], stamp: Stamp | None) -> Call[list[PushResult]]:
+    def parse(rows: Sequence[Row]) -> list[PushResult]:
+        answers = _answers(rows, sum(len(batch.segments) for batch in batches))
+        results = []
+        for batch in batches:
+            result = _unique_result(batch.place, next(answers))
+            for _ in batch.segments[1:]:
+                result = _joined(result, _unique_result(batch.place, next(answers)))
+            results.append(result)
+        return results
+
+    segments = [(batch, index) for batch in batches for index in range(len(batch.segments))]
+    dues = [batch.due or _NOT_DUE for batch, _ in segments]
+    counting = [batch.uniqueness or _NOT_UNIQUE for batch, _ in segments]
+    return Call(
+        _UNIQUE,
+        (
+            *_segments(batches),
+            [None if due.delay is None else float(due.delay) for due in dues],
+            [due.at for due in dues],
+            [None if batch.unique_keys is None else batch.unique_keys[index] for batch, index in segments],
+            *map(list, zip(*counting, strict=True)),
+            *(stamp or _NOT_STAMPED),
+        ),
+        parse,
+    )
+
+
+@statement(NoteRequest)
+def note_request(wanted: NoteRequest) -> Call[bool]:
+    return Call(
+        "SELECT penstock.note_request(%s::uuid, %s::bytea)",
+        (wanted.producer, wanted.digest),
+        lambda rows: bool(rows[0][0]),
     )
 
 
@@ -168,14 +221,28 @@ def _result(place: Place, row: Row) -> PushResult:
     )
 
 
+def _unique_result(place: Place, row: Row) -> PushResult:
+    outcome, partition_id, first, count, created_at, scheduled_id, due_at, *where = row
+    earlier_partition, earlier_offset, earlier_time, earlier_scheduled = where
+    earlier = Duplicate(0, earlier_offset, _id(earlier_partition, earlier_offset, earlier_time), earlier_scheduled)
+    return PushResult(
+        *place,
+        partition_id,
+        first,
+        count,
+        created_at.astimezone(UTC),
+        due_at and Scheduled(() if scheduled_id is None else (scheduled_id,), due_at.astimezone(UTC)),
+        (earlier,) if outcome == "duplicate" else (),
+        (earlier,) if outcome == "replaced" else (),
+    )
+
+
 def _joined(begun: PushResult, more: PushResult) -> PushResult:
     """Return the result of two segments of one batch, the second of which follows on the first."""
-    given = begun.count + len(begun.duplicates)
-    due = (
-        begun.scheduled
-        and more.scheduled
-        and Scheduled(begun.scheduled.ids + more.scheduled.ids, more.scheduled.due_at)
-    )
+    given = begun.given
+    due = begun.scheduled or more.scheduled
+    if begun.scheduled and more.scheduled:
+        due = Scheduled(begun.scheduled.ids + more.scheduled.ids, more.scheduled.due_at)
     return PushResult(
         begun.queue,
         begun.partition,
@@ -185,10 +252,11 @@ def _joined(begun: PushResult, more: PushResult) -> PushResult:
         begun.timestamp if begun.count else more.timestamp,
         due,
         begun.duplicates + tuple(each._replace(position=each.position + given) for each in more.duplicates),
+        begun.replaced + tuple(each._replace(position=each.position + given) for each in more.replaced),
     )
 
 
-def _id(partition_id: int, offset: int | None, seen_at: datetime | None) -> UUID | None:
-    if offset is None or seen_at is None:
+def _id(partition_id: int | None, offset: int | None, seen_at: datetime | None) -> UUID | None:
+    if partition_id is None or offset is None or seen_at is None:
         return None
     return message_id(partition_id, offset, id_milliseconds(seen_at.astimezone(UTC)))

@@ -20,7 +20,8 @@ CREATE TABLE penstock.flows (
     CONSTRAINT flows_type_is_known CHECK (flow_type IN ('DATA_SOURCE', 'TRANSFORM', 'DATA_SINK'))
 );
 
--- The registry: what a flow is made of, in its order, and where the code of each part comes from.
+-- The registry: what a flow is made of, in its order, and where the code of each part comes from. An action that workers
+-- run has the queue of its items, and the one that it pushes to; an action of a Spark flow has neither.
 CREATE TABLE penstock.actions (
     flow_name     text        NOT NULL,
     action_name   text        NOT NULL,
@@ -29,6 +30,8 @@ CREATE TABLE penstock.actions (
     action_class  text        NOT NULL,
     plugin        text        NOT NULL,
     registered_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    queue         text,
+    output        text,
     CONSTRAINT actions_pkey PRIMARY KEY (flow_name, action_name)
 );
 CREATE INDEX actions_by_class ON penstock.actions (action_class);

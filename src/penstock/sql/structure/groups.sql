@@ -15,6 +15,10 @@
 -- snapshots. A reader that takes the group over is written here, and the former one gets an error: with two readers,
 -- retention would drop messages that the slower one has not read.
 -- `limited_at`: as in `queues`.
+-- `gated`: something beyond an ordinary pop applies to the group (refresh_gate knows what), so the fast path of ack_and_pop
+-- is not for it. A group is held from `held_at` to `held_until`: nothing is delivered. Where it is `probing`, one message is
+-- delivered after that, and the group is held for as long again. `flow_paused`: it is the group of an action whose flow is
+-- paused; its own setting `paused` is another matter.
 CREATE TABLE penstock.consumer_groups (
     group_id     integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_id     integer     NOT NULL,
@@ -30,6 +34,11 @@ CREATE TABLE penstock.consumer_groups (
     created_in   xid8,
     lineage      bigint,
     limited_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    gated        boolean     NOT NULL DEFAULT false,
+    held_at      timestamptz,
+    held_until   timestamptz,
+    probing      boolean     NOT NULL DEFAULT false,
+    flow_paused  boolean     NOT NULL DEFAULT false,
     CONSTRAINT consumer_groups_name_is_unique UNIQUE (queue_id, name),
     CONSTRAINT consumer_groups_name_is_valid CHECK (penstock.name_problem(name) IS NULL),
     CONSTRAINT consumer_groups_config_is_valid CHECK (penstock.group_settings_problem(config) IS NULL),
@@ -53,7 +62,8 @@ CREATE TABLE penstock.beginnings (
 -- t(imed, waits for due_at), p(arked, looked at once more at due_at). `attempt` counts the deliveries of the message
 -- at `committed`. After a failure, messages below `narrow_to` are delivered one by one; each of them was delivered
 -- `narrow_attempt` times before. `claimed_at` is when a claim was handed out, in the rows that renew it or
--- acknowledge a part of it: the sweep trims the first one.
+-- acknowledge a part of it: the sweep trims the first one. `ahead`: it was claimed ahead, and its consumer has not said
+-- since that it begins with it.
 CREATE TABLE penstock.journal (
     group_id       integer     NOT NULL,
     partition_id   bigint      NOT NULL,
@@ -74,6 +84,7 @@ CREATE TABLE penstock.journal (
     first_error    text,
     last_error     text,
     claimed_at     timestamptz,
+    ahead          boolean     NOT NULL DEFAULT false,
     CONSTRAINT journal_pkey PRIMARY KEY (group_id, partition_id, version)
 )
 WITH (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
@@ -102,7 +113,7 @@ CREATE INDEX ready_ranges ON penstock.ready (group_id, partition_id, lo) WHERE l
 -- The ranges of shared groups that somebody holds, or that wait for a backoff to end (no lease). A row is its own
 -- mutex: it is inserted by a pop and deleted by whoever ends it, ack, nack or sweep. `alone`: it was handed out with
 -- one message, so that one is known to be what failed. `whole`: no part of it was acknowledged by itself, so there is
--- no other row of its lease.
+-- no other row of its lease. `ahead`: as in `journal`.
 CREATE TABLE penstock.claims (
     group_id     integer     NOT NULL,
     partition_id bigint      NOT NULL,
@@ -117,6 +128,7 @@ CREATE TABLE penstock.claims (
     last_error   text,
     alone        boolean     NOT NULL DEFAULT false,
     whole        boolean     NOT NULL DEFAULT true,
+    ahead        boolean     NOT NULL DEFAULT false,
     CONSTRAINT claims_pkey PRIMARY KEY (group_id, partition_id, lo)
 )
 WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);

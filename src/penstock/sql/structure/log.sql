@@ -22,6 +22,7 @@ CREATE TABLE penstock.database_settings (
 
 -- Constraints and generated columns need these functions before the others are written.
 \ir ../api/log/settings.sql
+\ir ../internal/common/scoped_settings_problem.sql
 \ir ../internal/common/settings_problem.sql
 \ir ../internal/common/effective_settings.sql
 \ir ../internal/common/name_problem.sql
@@ -29,7 +30,7 @@ CREATE TABLE penstock.database_settings (
 -- `config` holds what somebody set; `settings` is the same with every default filled in. `priorities` are the levels
 -- that partitions of the queue have or had, highest first: pop looks at each without searching for them. `limited_at`
 -- is since when the queue allows as many attempts as it does now, so that `verify` can tell what was delivered under
--- another limit.
+-- another limit. `push_gated`: pushes are paused or limited, so each of them has to ask.
 CREATE TABLE penstock.queues (
     queue_id    integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name        text        NOT NULL,
@@ -39,6 +40,9 @@ CREATE TABLE penstock.queues (
     created_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     priorities  smallint[]  NOT NULL DEFAULT '{0}',
     limited_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    push_gated  boolean     NOT NULL GENERATED ALWAYS AS (
+        config @> '{"push_paused": true}' OR config ? 'push_rate_limit'
+    ) STORED,
     CONSTRAINT queues_name_is_unique UNIQUE (name),
     CONSTRAINT queues_name_is_valid CHECK (penstock.name_problem(name) IS NULL),
     CONSTRAINT queues_config_is_valid CHECK (penstock.settings_problem(config) IS NULL)

@@ -1,8 +1,9 @@
--- Pushing: what a push may have beyond messages: a stamp to be repeated safely, a delay, dedupe ids.
+-- Pushing: what a push may have beyond messages: a stamp to be repeated safely, a delay, dedupe ids, unique keys.
 
 -- Scheduled messages: a packed segment that has no offset until it is due. The sweep deletes the row
 -- and appends the segment in one transaction, so it gets its offset once. Messages with a
--- dedupe id have it in `dedupe_ids`, and their position in the segment in `dedupe_positions`.
+-- dedupe id have it in `dedupe_ids`, and their position in the segment in `dedupe_positions`. One with a unique key is
+-- alone in its segment (`is_unique`).
 CREATE SEQUENCE penstock.scheduled_seq;
 CREATE TABLE penstock.scheduled (
     scheduled_id bigint      NOT NULL,
@@ -20,6 +21,7 @@ CREATE TABLE penstock.scheduled (
     header_ends  bytea,
     dedupe_ids       text[],
     dedupe_positions integer[],
+    is_unique        boolean NOT NULL DEFAULT false,
     CONSTRAINT scheduled_pkey PRIMARY KEY (scheduled_id)
 )
 WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
@@ -61,3 +63,32 @@ CREATE TABLE penstock.producers (
 )
 WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX producers_by_age ON penstock.producers (pushed_at);
+
+-- The newest message of each unique key of a queue, so that a push can look what became of it. The row is the mutex of
+-- its key: a push locks it, inserting it first where there is none, and partitions come before keys. What became of the
+-- message is told by positions when somebody asks, so nothing is written when it is taken or done. `keep_for` is the
+-- longest time, in seconds after `seen_at`, for which a push asked the key to count: a row whose message is done is kept
+-- for so long. While the message is scheduled the row has `scheduled_id` and no offset, and `seen_at` is infinity.
+CREATE TABLE penstock.unique_keys (
+    queue_id       integer     NOT NULL,
+    unique_key     text        NOT NULL,
+    partition_id   bigint,
+    message_offset bigint,
+    scheduled_id   bigint,
+    seen_at        timestamptz NOT NULL DEFAULT '-infinity',
+    keep_for       float8      NOT NULL DEFAULT 0,
+    CONSTRAINT unique_keys_pkey PRIMARY KEY (queue_id, unique_key)
+)
+WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX unique_keys_by_partition ON penstock.unique_keys (partition_id, message_offset);
+
+-- Where scheduled messages with a unique key went when they were due. The sweep, which waits for nobody, cannot change
+-- the row of a key that somebody has locked; so it leaves a note here, until maintenance or a push finds it.
+CREATE TABLE penstock.unique_moves (
+    scheduled_id   bigint      NOT NULL,
+    partition_id   bigint      NOT NULL,
+    message_offset bigint      NOT NULL,
+    created_at     timestamptz NOT NULL,
+    CONSTRAINT unique_moves_pkey PRIMARY KEY (scheduled_id)
+);
+CREATE INDEX unique_moves_by_partition ON penstock.unique_moves (partition_id);

@@ -20,6 +20,6 @@ CREATE TABLE penstock.failing_timers (
     error        text        NOT NULL,
     CONSTRAINT failing_timers_pkey PRIMARY KEY (kind, group_id, partition_id, place),
     CONSTRAINT failing_timers_kind_is_known CHECK (
-        kind IN ('journal', 'claim', 'late_wakeup', 'enrolment', 'scheduled', 'sweep', 'maintenance')
+        kind IN ('journal', 'claim', 'late_wakeup', 'enrolment', 'scheduled', 'sweep', 'maintenance', 'limits')
     )
 );

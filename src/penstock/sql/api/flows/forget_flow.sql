@@ -4,7 +4,7 @@
 --
 -- Parameters: flow_name.
 -- Returns: nothing; raises undefined_object when there is no such flow, and object_in_use while it runs.
--- Calls: nothing. Tables: flows, actions, flow_states, poison (delete).
+-- Calls: pause_actions. Tables: flows, actions, flow_states, poison (delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.forget_flow(flow_name text)
 RETURNS void
@@ -20,6 +20,11 @@ BEGIN
     ) THEN
         RAISE EXCEPTION 'flow "%" is being run by a supervisor', forget_flow.flow_name
             USING ERRCODE = 'object_in_use', HINT = 'Stop `penstock run` first.';
+    END IF;
+    -- Its groups stay, and nobody could resume them.
+    UPDATE penstock.flows f SET paused = false WHERE f.name = forget_flow.flow_name AND f.paused;
+    IF FOUND THEN
+        PERFORM penstock.pause_actions(forget_flow.flow_name);
     END IF;
     DELETE FROM penstock.flows f WHERE f.name = forget_flow.flow_name;
     IF NOT FOUND THEN

@@ -4,8 +4,9 @@
 -- `cold` are not; both are subtracted, not counted.
 --
 -- Returns: a row per flow, by name. The state is `lost` if its supervisor has sent no heartbeat for 15 seconds, and
--- `paused` also if no supervisor runs a flow that is to pause.
--- Calls: group_work. Tables: flows, flow_states, queues, consumer_groups, dead_letters, epoch_sources, snapshots,
+-- `paused` also if no supervisor runs a flow that is to pause. A flow of actions that workers run is `paused`, or `running`
+-- while they hold some of its messages (which are its `warm` ones), otherwise `idle`.
+-- Calls: group_summary. Tables: flows, actions, flow_states, queues, consumer_groups, dead_letters, epoch_sources, snapshots,
 -- sink_runs (read).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.list_flows()
@@ -21,6 +22,7 @@ AS $$
     SELECT
         f.name, f.flow_type,
         CASE
+            WHEN f.checkpoint = '' THEN CASE WHEN f.paused THEN 'paused' WHEN w.claimed > 0 THEN 'running' ELSE 'idle' END
             WHEN f.paused AND (coalesce(s.state, 'stopped') IN ('stopped', 'finished') OR h.is_lost) THEN 'paused'
             WHEN h.is_lost THEN 'lost'
             ELSE coalesce(s.state, 'stopped')
@@ -38,20 +40,24 @@ AS $$
     CROSS JOIN LATERAL (
         SELECT
             coalesce(sum(w.lag), 0)::bigint AS lag, min(w.oldest_since) AS oldest_since,
+            coalesce(sum(w.claimed), 0)::bigint AS claimed,
             coalesce(sum((SELECT count(*) FROM penstock.dead_letters d WHERE d.group_id = g.group_id)), 0)::bigint
                 AS dead_letters
         FROM penstock.queues q
-        JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id AND g.name = f.name
+        JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id AND CASE
+            WHEN f.checkpoint <> '' THEN g.name = f.name
+            ELSE g.name IN (
+                SELECT a.flow_name || '.' || a.action_name FROM penstock.actions a
+                WHERE a.flow_name = f.name AND a.queue = q.name
+            )
+        END
         CROSS JOIN LATERAL (
-            SELECT
-                sum(greatest(w.head_offset - w.committed, 0)) AS lag,
-                min(w.since) FILTER (WHERE w.head_offset > w.committed) AS oldest_since
-            FROM penstock.group_work(g.group_id) w
+            SELECT s.lag, s.lag - s.depth AS claimed, s.oldest_since FROM penstock.group_summary(g.group_id) s
         ) w
         WHERE q.name = ANY (f.sources)
     ) w
     CROSS JOIN LATERAL (
-        SELECT coalesce(sum(u.stop - u.start), 0)::bigint AS admitted
+        SELECT CASE WHEN f.checkpoint = '' THEN w.claimed ELSE coalesce(sum(u.stop - u.start), 0) END::bigint AS admitted
         FROM penstock.epoch_sources e
         JOIN penstock.snapshots n ON n.snapshot_id = e.snapshot_id
         CROSS JOIN LATERAL unnest(n.starts, n.ends) u (start, stop)

@@ -24,6 +24,10 @@ BEGIN
         RAISE EXCEPTION 'action_names, action_classes and plugins must be of one length'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF EXISTS (SELECT 1 FROM penstock.flows f WHERE f.name = register_flow.flow_name AND f.checkpoint = '') THEN
+        RAISE EXCEPTION 'workers run actions of a flow "%"', register_flow.flow_name
+            USING ERRCODE = 'duplicate_object', HINT = 'Give this flow another name.';
+    END IF;
     IF EXISTS (
         SELECT 1 FROM penstock.flows f
         WHERE f.name = register_flow.flow_name AND f.writer IS NOT NULL AND f.shape <> register_flow.shape

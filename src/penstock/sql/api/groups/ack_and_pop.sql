@@ -1,6 +1,6 @@
 -- penstock.ack_and_pop(group_ids, partition_ids, lease_ids, starts, stops, queue_name, group_name, partition_name,
 --                      max_messages, max_bytes, max_partitions, lease_time, consumer, auto_ack, lows, durable, passing,
---                      first_use)
+--                      first_use, ahead)
 --
 -- Acknowledges claims and claims what is next, in one call: a consumer makes one round trip and one commit per batch. The
 -- acks come first and do not depend on what is there to pop: a lease that was lost is told in `acked`, and the pop goes on.
@@ -8,19 +8,20 @@
 -- It takes partitions from the front of the ready list, so the one that waited longest comes first; it never locks a
 -- partition, and only acks wait. With nothing to acknowledge and nothing to give it writes nothing.
 --
--- Nothing that the pop finds raises an error. Unless first_use is true it creates neither queue nor group: where there is
--- none, or the group is external, it acknowledges and claims nothing, and pop_claims says why. Arguments that are wrong are
+-- Nothing that the pop finds raises an error. Unless first_use is true it creates neither queue nor group: where first_use is
+-- null it raises undefined_object then; where it is false and there is none, or the group is external, it acknowledges and claims nothing, and pop_claims says why. Arguments that are wrong are
 -- refused before anything is done. An error of the server (a lock timeout, a lost connection) undoes the whole call:
 -- then nothing is acknowledged, and the caller sends the acks again, by themselves.
 --
 -- Parameters: those of ack_claims, whose arrays may be empty, then those of pop_claims; durable - false commits the caller's
 -- transaction without waiting for the disk, where nothing is acknowledged, or by groups whose `durable_acks` is false, and
--- not with auto_ack.
+-- not with auto_ack; ahead - the caller does not begin with what it claims at once, and says so when it begins with what was
+-- delivered before, with renew_claims: else the end of such a lease counts no attempt.
 -- Returns: the rows of pop_claims behind `acked`, what ack_claims returns, the same in each. With nothing to claim there
 -- is one row, whose partition_id is null; none where lease_ids is null.
--- Calls: require_read_committed, ensure_group, end_claim, ack_claims, claim_named, claim_partition, claim_range,
--- stop_after_bytes, end_at, joined_slice, segment_slices. Tables: queues, consumer_groups, partitions, segments (read), ready
--- (delete), journal (insert), claims (insert, delete).
+-- Calls: require_read_committed, ensure_group, end_claim, ack_claims, free_slots, open_gate, note_probe, claim_named,
+-- claim_partition, claim_range, stop_after_bytes, end_at, joined_slice, segment_slices. Tables: queues, consumer_groups,
+-- partitions, segments, cancellations (read), ready (delete), journal (insert), claims (insert, delete).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.ack_and_pop(
     group_ids      integer[],
@@ -40,7 +41,8 @@ CREATE OR REPLACE FUNCTION penstock.ack_and_pop(
     lows           bigint[] DEFAULT NULL,
     durable        boolean  DEFAULT true,
     passing        bigint[] DEFAULT NULL,
-    first_use      boolean  DEFAULT false
+    first_use      boolean  DEFAULT false,
+    ahead          boolean  DEFAULT false
 )
 RETURNS TABLE (
     acked boolean[],
@@ -68,6 +70,8 @@ DECLARE
     settings       jsonb;
     priorities     smallint[];
     mode           text;
+    gated          boolean;
+    gate           record;
     levels         integer[];
     level          integer;
     many           integer;
@@ -94,27 +98,31 @@ DECLARE
     latest         bigint;
     given          integer := 0;
     vain           integer := 0;
+    patience       integer := 1000;
 BEGIN
     -- Each statement here costs as much as the insert of a row: hence so few of them on the way of the commonest call, and
     -- so much in one.
     -- A lease_time of null is the group's; of the others each must be a number, or there would be no end.
     IF (
         max_messages > 0 AND max_partitions > 0 AND max_bytes > 0 AND coalesce(lease_time, 1) > 0
-        AND coalesce(lease_time, 1) <= 604800 AND current_setting('transaction_isolation') = 'read committed'
+        AND coalesce(lease_time, 1) <= 604800 AND ahead IS NOT NULL AND current_setting('transaction_isolation') = 'read committed'
     ) IS NOT TRUE THEN
         IF (max_messages > 0 AND max_partitions > 0 AND max_bytes > 0) IS NOT TRUE OR lease_time <= 0 OR lease_time > 604800
         THEN
             RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0, and lease_time at most 604800'
                 USING ERRCODE = 'invalid_parameter_value';
         END IF;
+        IF ahead IS NULL THEN
+            RAISE EXCEPTION 'ahead is null but must be true or false' USING ERRCODE = 'invalid_parameter_value';
+        END IF;
         PERFORM penstock.require_read_committed(CASE WHEN cardinality(lease_ids) > 0 THEN 'ack' ELSE 'pop' END);
     END IF;
-    SELECT g.group_id, q.queue_id, q.settings || g.config, q.priorities, g.mode
-    INTO reader, queue, settings, priorities, mode
+    SELECT g.group_id, q.queue_id, q.settings || g.config, q.priorities, g.mode, g.gated
+    INTO reader, queue, settings, priorities, mode, gated
     FROM penstock.queues q
     -- LIMIT keeps this a look at one row. A join may read all groups.
     CROSS JOIN LATERAL (
-        SELECT n.group_id, n.config, n.mode FROM penstock.consumer_groups n
+        SELECT n.group_id, n.config, n.mode, n.gated FROM penstock.consumer_groups n
         WHERE n.queue_id = q.queue_id AND n.name = group_name
         LIMIT 1
     ) g
@@ -130,6 +138,9 @@ BEGIN
             IF mode = 'ordered' THEN
                 IF penstock.end_claim(reader, partition_ids[1], lease_ids[1], stops[1]) THEN
                     acked := '{t}';
+                    IF gated THEN
+                        PERFORM penstock.free_slots(lease_ids[1]);
+                    END IF;
                 END IF;
             ELSIF starts[1] IS NULL AND stops[1] IS NULL THEN
                 DELETE FROM penstock.claims c
@@ -137,6 +148,9 @@ BEGIN
                   AND c.whole AND c.due_at > clock_timestamp();
                 IF FOUND THEN
                     acked := '{t}';
+                    IF gated THEN
+                        PERFORM penstock.free_slots(lease_ids[1]);
+                    END IF;
                 END IF;
             END IF;
         END IF;
@@ -158,9 +172,13 @@ BEGIN
             RETURN;
         END IF;
         IF mode IS NULL THEN
+            IF first_use IS NULL THEN
+                RAISE EXCEPTION 'queue "%" has no group "%"', queue_name, group_name
+                    USING ERRCODE = 'undefined_object', HINT = 'Create it with create_group.';
+            END IF;
             PERFORM penstock.ensure_group(queue_name, group_name);
-            SELECT g.group_id, q.queue_id, q.settings || g.config, q.priorities, g.mode
-            INTO reader, queue, settings, priorities, mode
+            SELECT g.group_id, q.queue_id, q.settings || g.config, q.priorities, g.mode, g.gated
+            INTO reader, queue, settings, priorities, mode, gated
             FROM penstock.queues q
             JOIN penstock.consumer_groups g ON g.queue_id = q.queue_id
             WHERE q.name = queue_name AND g.name = group_name;
@@ -171,9 +189,28 @@ BEGIN
         END IF;
     END IF;
 
+    IF gated THEN
+        IF EXISTS (SELECT 1 FROM penstock.cancellations c WHERE c.group_id = reader AND NOT c.passed) THEN
+            settings := settings || '{"has_cancelled": true}';
+        END IF;
+        -- Paused, held or at its limit, it has nothing to give; a probe is one message.
+        SELECT w.* INTO gate FROM penstock.open_gate(reader, settings, mode = 'shared') w;
+        max_partitions := least(max_partitions, gate.partitions);
+        -- What a limit of the whole group allows is shared among the partitions: one that got nothing would have to wait.
+        max_messages := least(max_messages, greatest(gate.messages / greatest(max_partitions, 1), least(gate.messages, 1)));
+        patience := gate.patience;
+        IF max_messages = 0 THEN
+            IF lease_ids IS NOT NULL THEN
+                RETURN NEXT;
+            END IF;
+            RETURN;
+        END IF;
+    END IF;
+
     -- The commonest pop: any partition of a queue without priorities. claim_partition and claim_range, which it agrees with,
     -- do what is out of the ordinary.
-    IF partition_name IS NULL AND cardinality(priorities) = 1 AND passing IS NULL AND NOT auto_ack THEN
+    IF partition_name IS NULL AND cardinality(priorities) = 1 AND passing IS NULL AND NOT (auto_ack OR gated)
+    THEN
         IF max_partitions > 1 AND mode = 'shared' THEN
             -- What this call puts into the ready list is for others. Not the last value of the sequence: after a restore
             -- there may be entries above it.
@@ -295,18 +332,19 @@ BEGIN
             IF ordinary THEN
                 IF shared THEN
                     INSERT INTO penstock.claims (
-                        group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error, alone
+                        group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error, alone,
+                        ahead
                     ) VALUES (
                         group_id, partition_id, claimed_from, claimed_to, attempt, lease_id, lease_until, consumer,
-                        entry.first_error, entry.last_error, claimed_to - claimed_from = 1
+                        entry.first_error, entry.last_error, claimed_to - claimed_from = 1, ahead
                     );
                 ELSE
                     INSERT INTO penstock.journal (
                         group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt,
-                        due_at, lease_id, consumer, acked_at, first_error, last_error
+                        due_at, lease_id, consumer, acked_at, first_error, last_error, ahead
                     ) VALUES (
                         group_id, partition_id, newest + 1, 'c', claimed_from, claimed_to, skipped, attempt,
-                        narrow_attempt, lease_until, lease_id, consumer, acked_at, first_error, last_error
+                        narrow_attempt, lease_until, lease_id, consumer, acked_at, first_error, last_error, ahead
                     );
                 END IF;
                 IF NOT sliced THEN
@@ -317,12 +355,12 @@ BEGIN
                 END IF;
             ELSIF mode = 'shared' THEN
                 RETURN QUERY SELECT acked, c.* FROM penstock.claim_range(
-                    entry, 1, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
+                    entry, 1, settings || CASE WHEN ahead THEN '{"ahead": true}' ELSE '{}' END::jsonb, max_messages, max_bytes, lease_time, consumer, auto_ack
                 ) c;
             ELSE
                 RETURN QUERY SELECT acked, c.* FROM penstock.claim_partition(
-                    reader, entry.partition_id, NULL, 1, entry.seq, settings,
-                    max_messages, max_bytes, lease_time, consumer, auto_ack
+                    reader, entry.partition_id, NULL, 1, entry.seq,
+                    settings || CASE WHEN ahead THEN '{"ahead": true}' ELSE '{}' END::jsonb, max_messages, max_bytes, lease_time, consumer, auto_ack
                 ) c;
             END IF;
             IF ordinary OR FOUND THEN
@@ -344,12 +382,19 @@ BEGIN
         RETURN;
     END IF;
 
+    IF ahead THEN
+        settings := settings || '{"ahead": true}';
+    END IF;
     IF partition_name IS NOT NULL THEN
         RETURN QUERY SELECT acked, c.* FROM penstock.claim_named(
             reader, queue, partition_name, mode, priorities, settings,
             max_messages, max_bytes, lease_time, consumer, auto_ack
         ) c;
-        IF NOT FOUND AND lease_ids IS NOT NULL THEN
+        IF FOUND THEN
+            IF gated THEN
+                PERFORM penstock.note_probe(reader) WHERE gate.probing;
+            END IF;
+        ELSIF lease_ids IS NOT NULL THEN
             RETURN NEXT;
         END IF;
         RETURN;
@@ -389,6 +434,10 @@ BEGIN
                         reader, entry.partition_id, NULL, level, entry.seq, settings,
                         max_messages, max_bytes, lease_time, consumer, auto_ack
                     ) c;
+                    IF auto_ack THEN
+                        -- Done with, it is ready again already; the next pop may have the rest of it.
+                        passing := passing || entry.partition_id;
+                    END IF;
                 ELSE
                     RETURN QUERY SELECT acked, c.* FROM penstock.claim_range(
                         entry, level, settings, max_messages, max_bytes, lease_time, consumer, auto_ack
@@ -401,11 +450,15 @@ BEGIN
                     vain := vain + 1;
                 END IF;
             END LOOP;
-            EXIT WHEN wanted = 0 OR taken < asked OR vain >= 1000;
+            EXIT WHEN wanted = 0 OR taken < asked OR vain >= patience;
         END LOOP;
-        EXIT WHEN wanted = 0 OR vain >= 1000;
+        EXIT WHEN wanted = 0 OR vain >= patience;
     END LOOP;
-    IF given = 0 AND lease_ids IS NOT NULL THEN
+    IF given > 0 THEN
+        IF gated THEN
+            PERFORM penstock.note_probe(reader) WHERE gate.probing;
+        END IF;
+    ELSIF lease_ids IS NOT NULL THEN
         RETURN NEXT;
     END IF;
 END

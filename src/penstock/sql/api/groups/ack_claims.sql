@@ -9,7 +9,7 @@
 -- done, and `start` is ignored. durable - false commits the caller's transaction without waiting for the disk, where
 -- `durable_acks` is false for all of the groups. Only for a caller who does nothing else in it.
 -- Returns: for each entry, in the order given, whether it was acknowledged.
--- Calls: require_read_committed, use_lock_timeout, end_claim, ack_shared, ack_mixed, lock_newest, newest_state, newest_segment.
+-- Calls: require_read_committed, use_lock_timeout, end_claim, free_slots, ack_shared, ack_mixed, lock_newest, newest_state, newest_segment.
 -- Tables: queues, consumer_groups, partitions (read), journal (lock, insert, delete), ready (insert), claims (delete).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.ack_claims(
@@ -34,6 +34,7 @@ DECLARE
     target   bigint;
     lease    uuid;
     shared   boolean;
+    gated    boolean;
     relaxed  boolean;
     trimming boolean;
     acked    boolean[];
@@ -50,11 +51,11 @@ BEGIN
         target := partition_ids[1];
         lease := lease_ids[1];
         SELECT
-            g.mode = 'shared',
+            g.mode = 'shared', g.gated,
             NOT durable AND coalesce(g.config -> 'durable_acks', (
                 SELECT q.settings -> 'durable_acks' FROM penstock.queues q WHERE q.queue_id = g.queue_id
             )) = 'false'
-        INTO shared, relaxed
+        INTO shared, gated, relaxed
         FROM penstock.consumer_groups g
         WHERE g.group_id = reader;
         IF relaxed THEN
@@ -66,12 +67,18 @@ BEGIN
                 WHERE c.group_id = reader AND c.partition_id = target AND c.lease_id = lease AND c.whole
                   AND c.due_at > clock_timestamp();
                 IF FOUND THEN
+                    IF gated THEN
+                        PERFORM penstock.free_slots(lease);
+                    END IF;
                     RETURN ARRAY[true];
                 END IF;
             END IF;
             RETURN penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops);
         END IF;
         IF penstock.end_claim(reader, target, lease, stops[1]) THEN
+            IF gated THEN
+                PERFORM penstock.free_slots(lease);
+            END IF;
             RETURN ARRAY[true];
         END IF;
     ELSIF NOT durable AND NOT EXISTS (
@@ -83,9 +90,10 @@ BEGIN
     ) THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    IF EXISTS (
-        SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = ANY (group_ids) AND g.mode = 'shared'
-    ) THEN
+    SELECT bool_or(g.mode = 'shared'), bool_or(g.gated) INTO shared, gated
+    FROM penstock.consumer_groups g
+    WHERE g.group_id = ANY (group_ids);
+    IF shared THEN
         IF cardinality(group_ids) = 1 THEN
             RETURN penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops);
         END IF;
@@ -139,6 +147,15 @@ BEGIN
     SELECT array_agg(e.position IS NOT NULL ORDER BY n), bool_or(e.version % 32 < 2) INTO acked, trimming
     FROM generate_series(1, cardinality(lease_ids)) n
     LEFT JOIN ending e ON e.position = n;
+    IF gated THEN
+        PERFORM penstock.free_slots(
+            u.lease_id,
+            CASE WHEN j.lease_id = u.lease_id THEN int8multirange(int8range(j.committed, j.claimed_to)) ELSE '{}' END
+        )
+        FROM unnest(group_ids, partition_ids, lease_ids, acked) u (group_id, partition_id, lease_id, acked)
+        CROSS JOIN LATERAL penstock.newest_state(u.group_id, u.partition_id) j
+        WHERE u.acked;
+    END IF;
     IF trimming THEN
         -- As end_claim does it.
         DELETE FROM penstock.journal j

@@ -9,8 +9,9 @@
 -- 'shared' (competing consumers, many claims per partition, no order) or 'external' (the reader keeps its own
 -- positions and reports them; see ensure_reader).
 -- Returns: the group's id; raises duplicate_object when it exists.
--- Calls: require_names, checked_config, group_settings_problem, require_read_committed, use_lock_timeout,
--- refuse_first_use, find_queue, queue_lock_class, enrol_partitions. Tables: queues, consumer_groups (insert).
+-- Calls: require_names, checked_config, refresh_gate, require_read_committed, use_lock_timeout,
+-- refuse_first_use, find_queue, queue_lock_class, enrol_partitions. Tables: queues, consumer_groups (insert), actions,
+-- flows (read, lock).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.create_group(
     queue_name   text,
@@ -28,11 +29,12 @@ AS $$
 DECLARE
     queue   integer;
     created integer;
-    wanted  jsonb := penstock.checked_config('{}', create_group.config);
-    problem text := penstock.group_settings_problem(wanted);
+    wanted  jsonb := penstock.checked_config('{}', create_group.config, 'group');
+    problem text;
+    of_flow boolean;
 BEGIN
     PERFORM penstock.require_names(queue_name, group_name);
-    IF problem IS NULL AND (create_group.subscription IN ('all', 'new', 'time')) IS NOT TRUE THEN
+    IF (create_group.subscription IN ('all', 'new', 'time')) IS NOT TRUE THEN
         problem := format(
             'subscription is %s but must be all, new or time', coalesce(to_json(create_group.subscription)::text, 'null')
         );
@@ -59,12 +61,18 @@ BEGIN
         PERFORM pg_advisory_xact_lock_shared(penstock.queue_lock_class(), queue);
         EXIT WHEN EXISTS (SELECT 1 FROM penstock.queues q WHERE q.queue_id = queue);
     END LOOP;
+    -- If it is that of an action. Locked, so that whoever is pausing the flow either is seen here or sees the group.
+    SELECT f.paused INTO of_flow
+    FROM penstock.actions a
+    JOIN penstock.flows f ON f.name = a.flow_name
+    WHERE a.queue = queue_name AND a.flow_name || '.' || a.action_name = group_name
+    FOR SHARE OF f;
     INSERT INTO penstock.consumer_groups (
-        queue_id, name, mode, config, subscription, from_time, enrolled_to, created_in
+        queue_id, name, mode, config, subscription, from_time, enrolled_to, created_in, flow_paused
     )
     VALUES (
         queue, group_name, create_group.mode, wanted, create_group.subscription, create_group.from_time, 0,
-        pg_current_xact_id()
+        pg_current_xact_id(), coalesce(of_flow, false)
     )
     ON CONFLICT DO NOTHING
     RETURNING group_id INTO created;
@@ -72,6 +80,7 @@ BEGIN
         RAISE EXCEPTION 'group "%" of queue "%" exists already', group_name, queue_name
             USING ERRCODE = 'duplicate_object', HINT = 'Change its settings with configure_group.';
     END IF;
+    PERFORM penstock.refresh_gate(created);
     IF create_group.subscription <> 'new' THEN
         PERFORM penstock.enrol_partitions(created, 1000, creating => true);
     END IF;

@@ -1,18 +1,19 @@
--- penstock.redrive(queue_name, group_name, wanted_reason, wanted_ids, max_rows)
+-- penstock.redrive(queue_name, group_name, wanted_reason, wanted_ids, max_rows, counted)
 --
 -- Delivers dead letters again, a chunk at a time, only to the group that failed: they move to that group's private
 -- lane, in one transaction. Each has its original id in the header penstock-origin, and the name of its original
 -- partition in penstock-partition; its attempts start again. A dead letter that failed with rows of a flow that are
 -- made of several messages has their ids in penstock-rows: the flow makes only these rows of it.
 --
--- Parameters: those of take_dead_letters.
+-- Parameters: those of take_dead_letters; counted - whether to count it in the header penstock-redrives, as rules do:
+-- it is kept when the message becomes a dead letter again, and when it is redriven by hand.
 -- Returns: the number redriven; call it again until it returns 0.
 -- Calls: take_dead_letters, pack_messages, lock_partitions, append_segments, find_queue, require_read_committed,
--- use_lock_timeout, message_id. Tables: partitions (read, insert).
+-- use_lock_timeout, message_id, redrives_of. Tables: partitions (read, insert).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.redrive(
     queue_name text, group_name text DEFAULT NULL, wanted_reason text DEFAULT NULL, wanted_ids bigint[] DEFAULT NULL,
-    max_rows integer DEFAULT 1000
+    max_rows integer DEFAULT 1000, counted boolean DEFAULT false
 )
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -42,7 +43,12 @@ BEGIN
                 WHEN EXISTS (
                     SELECT FROM penstock.partitions p WHERE p.partition_id = d.partition_id AND p.lane_of IS NOT NULL
                 ) THEN coalesce(d.headers, '{}')
-                ELSE coalesce(d.headers, '{}') - ARRAY['penstock-partition', 'penstock-origin', 'penstock-rows']
+                ELSE coalesce(d.headers, '{}') - ARRAY['penstock-partition', 'penstock-origin', 'penstock-rows', 'penstock-redrives']
+            END || CASE
+                WHEN counted THEN jsonb_build_object(
+                    'penstock-redrives', (penstock.redrives_of(d.partition_id, d.headers) + 1)::text
+                )
+                ELSE '{}'
             END || jsonb_strip_nulls(jsonb_build_object(
                 'penstock-rows', array_to_string(d.row_ids, ',')
             )) ORDER BY d.dead_letter_id) AS headers

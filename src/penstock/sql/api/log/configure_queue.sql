@@ -1,10 +1,11 @@
 -- penstock.configure_queue(queue_name, changes, description)
 --
--- Changes a queue's settings, creating the queue on first use. Takes effect with the next push, pop or sweep.
+-- Changes a queue's settings, creating the queue on first use. Takes effect with the next push, pop or sweep, and those who
+-- wait for its messages are told to look.
 --
 -- Parameters: changes - settings to set; JSON null resets one to its default; description - null keeps it.
 -- Returns: all settings of the queue, after the change.
--- Calls: refuse_first_use, checked_config, require_names, end_waits. Tables: queues (update), consumer_groups (read).
+-- Calls: refuse_first_use, checked_config, require_names, end_waits, hint_queue. Tables: queues (update), consumer_groups (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.configure_queue(
     queue_name text, changes jsonb DEFAULT '{}', description text DEFAULT NULL
@@ -31,6 +32,7 @@ BEGIN
             WHERE g.queue_id = (SELECT q.queue_id FROM penstock.queues q WHERE q.name = queue_name)
         ));
     END IF;
+    PERFORM penstock.hint_queue(queue_name);
     RETURN effective;
 END
 $$;

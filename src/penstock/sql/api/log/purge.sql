@@ -1,13 +1,13 @@
 -- penstock.purge(queue_name, partition_name)
 --
--- Drops all messages of a queue or of one partition, including scheduled ones, and deletes their dedupe ids. Offsets
--- continue from where they were: no offset is used twice. Pushes are blocked only in partitions that have scheduled
--- messages or dedupe ids; messages that they add meanwhile stay.
+-- Drops all messages of a queue or of one partition, including scheduled ones, and deletes their dedupe ids and unique
+-- keys. Offsets continue from where they were: no offset is used twice. Pushes are blocked only in partitions that have
+-- scheduled messages, dedupe ids or unique keys; messages that they add meanwhile stay.
 --
 -- Parameters: partition_name - null for all partitions of the queue.
 -- Returns: the number of messages dropped.
 -- Calls: find_queue, find_partition, use_lock_timeout, forget_pushes, partition_span, drop_below. Tables: partitions
--- (lock), scheduled, dedupe_ids (read).
+-- (lock), scheduled, dedupe_ids, unique_keys (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.purge(queue_name text, partition_name text DEFAULT NULL)
 RETURNS bigint
@@ -30,6 +30,8 @@ BEGIN
             SELECT s.partition_id FROM penstock.scheduled s WHERE s.queue_id = queue
             UNION ALL
             SELECT k.partition_id FROM penstock.dedupe_ids k WHERE k.queue_id = queue
+            UNION ALL
+            SELECT k.partition_id FROM penstock.unique_keys k WHERE k.queue_id = queue
         )
         ORDER BY p.partition_id
         FOR NO KEY UPDATE

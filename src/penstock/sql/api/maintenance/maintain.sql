@@ -1,8 +1,9 @@
 -- penstock.maintain(after_partition, max_partitions, min_segments, max_seconds)
 --
--- Applies retention and merges small segments in a chunk of partitions; the last call of a pass also trims dedupe ids
--- and the answers to old pushes, and removes abandoned stages. Call it again with the returned position until that is
--- null. Each call is one short transaction and blocks no push. At the end of a pass everything that retention drops
+-- Applies retention, merges small segments and trims unique keys in a chunk of partitions; the last call of a pass also
+-- trims dedupe ids, the answers to old pushes, limited keys, health, metrics and what was kept of items, and removes
+-- abandoned stages. Call it again with the returned position until that is null. Each call is one short transaction and
+-- blocks no push. At the end of a pass everything that retention drops
 -- is gone, except in a partition in which somebody holds a lock, as a push above READ COMMITTED does: the next pass
 -- visits it again. One caller works at a time; another one gets no row.
 --
@@ -13,8 +14,9 @@
 -- visit; min_segments - the smallest number of small segments to merge; max_seconds - after this time the call ends
 -- with the partition it is at.
 -- Returns: what was done, and the position for the next call.
--- Calls: retain_partition, merge_segments, trim_pushes, sweep_stages, put_off, queue_lock_class. Tables: queues,
--- partitions (read), maintenance (insert, update), failing_timers (read, delete).
+-- Calls: retain_partition, merge_segments, trim_unique_keys, trim_pushes, trim_items, trim_limits, sweep_stages,
+-- trim_consumers, trim_metrics, put_off, queue_lock_class. Tables: queues, partitions, unique_keys,
+-- consumer_groups (read), maintenance (insert, update), failing_timers (read, delete), warm_leases (delete).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.maintain(
     after_partition bigint DEFAULT 0, max_partitions integer DEFAULT 1000, min_segments integer DEFAULT 64,
@@ -56,6 +58,11 @@ BEGIN
         ON CONFLICT (one) DO UPDATE SET began_at = excluded.began_at;
         BEGIN
             PERFORM penstock.sweep_stages();
+            PERFORM penstock.trim_consumers();
+            PERFORM penstock.trim_metrics(10000);
+            -- A restore or an earlier version may have left some.
+            DELETE FROM penstock.warm_leases w
+            WHERE NOT EXISTS (SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = w.group_id);
             DELETE FROM penstock.failing_timers f
             WHERE f.kind = 'maintenance'
               AND NOT EXISTS (SELECT 1 FROM penstock.partitions p WHERE p.partition_id = f.partition_id);
@@ -72,7 +79,9 @@ BEGIN
     dropped_messages := 0;
     merged_segments := 0;
     FOR place IN
-        SELECT p.partition_id, q.settings
+        SELECT
+            p.partition_id, q.settings,
+            EXISTS (SELECT 1 FROM penstock.unique_keys k WHERE k.partition_id = p.partition_id) AS has_unique_keys
         FROM penstock.partitions p
         JOIN penstock.queues q ON q.queue_id = p.queue_id
         WHERE p.partition_id > after_partition
@@ -99,6 +108,9 @@ BEGIN
                 more := merged > 0 AND merged_segments >= 20000;
                 EXIT WHEN merged = 0;
             END LOOP;
+            IF place.has_unique_keys THEN
+                PERFORM penstock.trim_unique_keys(place.partition_id);
+            END IF;
             IF place.partition_id = ANY (failing) AND NOT more THEN
                 DELETE FROM penstock.failing_timers f
                 WHERE f.kind = 'maintenance' AND f.partition_id = place.partition_id;
@@ -126,9 +138,11 @@ BEGIN
     IF visited < max_partitions AND ended THEN
         -- The pass ends with what is not of one partition; while there may be more of that, it does not end.
         next_partition := CASE
-            WHEN penstock.trim_pushes(10000) >= 10000 THEN coalesce(next_partition, after_partition)
+            WHEN greatest(penstock.trim_pushes(10000), penstock.trim_items(10000)) >= 10000
+                THEN coalesce(next_partition, after_partition)
         END;
         IF next_partition IS NULL THEN
+            PERFORM penstock.trim_limits(10000);
             UPDATE penstock.maintenance SET looked_at = began_at;
         END IF;
     END IF;

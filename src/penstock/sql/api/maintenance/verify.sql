@@ -5,8 +5,9 @@
 --
 -- Returns: a row per check: its name, the number of violations, and its meaning.
 -- Calls: partition_span, offset_limit, offset_at, int32_at. Tables: segments, partitions, journal, ready, claims,
--- consumer_groups, queues, trimmed, partition_lookup, late_wakeups, archived, archive_files, scheduled, dedupe_ids,
--- beginnings, failing_timers (read).
+-- consumer_groups, queues, trimmed, partition_lookup, late_wakeups, archived, archive_files, scheduled, dedupe_ids, unique_keys, unique_moves,
+-- beginnings, failing_timers, item_notes, item_steps, item_results, cancellations, limited_keys, slots, waiters,
+-- warm_leases (read).
 -- Granted to: admin.
 CREATE OR REPLACE FUNCTION penstock.verify()
 RETURNS TABLE (check_name text, violations bigint, meaning text)
@@ -221,11 +222,54 @@ AS $$
        OR k.scheduled_id IS NOT NULL
        AND NOT EXISTS (SELECT 1 FROM penstock.scheduled w WHERE w.scheduled_id = k.scheduled_id)
     UNION ALL
+    -- A key whose scheduled message was cancelled stays until maintenance or a push finds that.
+    SELECT 'orphan_unique_keys', count(*), 'unique keys of no partition, of no message, or of none that was scheduled'
+    FROM penstock.unique_keys k
+    LEFT JOIN spans s ON s.partition_id = k.partition_id AND s.queue_id = k.queue_id
+    WHERE s.partition_id IS NULL OR k.message_offset >= s.head_offset
+       OR (k.scheduled_id IS NULL) <> (k.message_offset IS NOT NULL)
+    UNION ALL
+    SELECT 'orphan_unique_moves', count(*), 'notes on scheduled messages with a unique key that are of no message'
+    FROM penstock.unique_moves m
+    LEFT JOIN spans s ON s.partition_id = m.partition_id
+    WHERE s.partition_id IS NULL OR m.message_offset >= s.head_offset
+       OR EXISTS (SELECT 1 FROM penstock.scheduled w WHERE w.scheduled_id = m.scheduled_id)
+    UNION ALL
     SELECT 'messages_passed_over', count(*), 'a group that began after a message that was for it' FROM penstock.beginnings b
     JOIN penstock.consumer_groups g ON g.group_id = b.group_id
     WHERE b.base_offset > penstock.offset_at(
         b.partition_id, CASE WHEN g.subscription = 'new' THEN g.created_at ELSE g.from_time END
     )
+    UNION ALL
+    SELECT 'orphan_items', count(*), 'notes, steps, results or cancellations of no group, partition or message'
+    FROM (
+        SELECT n.group_id, n.partition_id, n.message_offset FROM penstock.item_notes n
+        UNION ALL
+        SELECT r.group_id, r.partition_id, r.message_offset FROM penstock.item_results r
+        UNION ALL
+        SELECT c.group_id, c.partition_id, c.message_offset FROM penstock.cancellations c
+        UNION ALL
+        SELECT t.group_id, t.partition_id, CASE WHEN n.group_id IS NOT NULL THEN t.message_offset END
+        FROM penstock.item_steps t
+        LEFT JOIN penstock.item_notes n ON n.group_id = t.group_id AND n.partition_id = t.partition_id
+            AND n.message_offset = t.message_offset
+    ) i
+    LEFT JOIN penstock.consumer_groups g ON g.group_id = i.group_id
+    LEFT JOIN spans s ON s.partition_id = i.partition_id AND s.queue_id = g.queue_id
+    WHERE i.message_offset < s.head_offset IS NOT TRUE
+    UNION ALL
+    SELECT 'orphan_limits', count(*), 'limited keys, slots or waiting partitions of no group'
+    FROM (
+        SELECT k.group_id FROM penstock.limited_keys k
+        UNION ALL
+        SELECT s.group_id FROM penstock.slots s
+        UNION ALL
+        SELECT w.group_id FROM penstock.waiters w
+    ) l
+    WHERE NOT EXISTS (SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = l.group_id)
+    UNION ALL
+    SELECT 'orphan_warm_leases', count(*), 'windows in Valkey of no group' FROM penstock.warm_leases w
+    WHERE NOT EXISTS (SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = w.group_id)
     UNION ALL
     SELECT 'timers_put_off', count(*), 'timers that failed: list_failing_timers says why' FROM penstock.failing_timers f
 $$;

@@ -37,6 +37,16 @@ BEGIN
     ))
     ORDER BY p.partition_id
     FOR NO KEY UPDATE;
+    PERFORM 1
+    FROM unnest(ARRAY(SELECT DISTINCT i FROM unnest(cancel.scheduled_ids) i ORDER BY i)) w (scheduled_id)
+    CROSS JOIN LATERAL (
+        SELECT 1 FROM penstock.scheduled n
+        WHERE n.scheduled_id >= w.scheduled_id AND n.scheduled_id <= w.scheduled_id
+        ORDER BY n.scheduled_id
+        LIMIT 1
+        FOR UPDATE
+    ) s;
+    -- A new statement, hence a new snapshot: one that was replaced while we waited lies elsewhere.
     WITH wanted AS MATERIALIZED (
         SELECT s.place
         FROM unnest(ARRAY(SELECT DISTINCT i FROM unnest(cancel.scheduled_ids) i ORDER BY i)) w (scheduled_id)
@@ -45,7 +55,6 @@ BEGIN
             WHERE n.scheduled_id >= w.scheduled_id AND n.scheduled_id <= w.scheduled_id
             ORDER BY n.scheduled_id
             LIMIT 1
-            FOR UPDATE
         ) s
     ), gone AS (
         DELETE FROM penstock.scheduled s

@@ -16,7 +16,7 @@
 -- pushes, and its number for this call: a call that is repeated within an hour, because its answer was lost, gets the
 -- first answer and stores nothing. Null for calls that are not repeated, or that are part of a larger transaction.
 -- Returns: one row per segment, in the order given: its partition, its first offset and the time of its messages.
--- Calls: lock_partitions, require_segments, append_numbered, pushed_before, use_lock_timeout. Tables: producers
+-- Calls: lock_partitions, require_segments, admit_push, append_numbered, pushed_before, use_lock_timeout. Tables: producers
 -- (insert).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.push_segments(
@@ -44,6 +44,7 @@ AS $$
 DECLARE
     targets bigint[];
     stored  record;
+    gated   boolean;
 BEGIN
     IF coalesce(cardinality(queue_names), 0) = 0 THEN
         RAISE EXCEPTION 'an empty push: give at least one message' USING ERRCODE = 'invalid_parameter_value';
@@ -56,9 +57,12 @@ BEGIN
     END IF;
     PERFORM penstock.use_lock_timeout();
     targets := penstock.lock_partitions(queue_names, partition_names);
-    PERFORM penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends);
+    gated := penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends);
     -- New statements, hence new snapshots: under the locks they see every push and every segment there is.
     IF producer IS NULL THEN
+        IF gated THEN
+            PERFORM penstock.admit_push(targets, counts);
+        END IF;
         RETURN QUERY SELECT * FROM penstock.append_numbered(
             targets, counts, bodies, ends, keys, key_ends, headers, header_ends
         );
@@ -67,6 +71,9 @@ BEGIN
     RETURN QUERY SELECT * FROM penstock.pushed_before(producer, sequence);
     IF FOUND THEN
         RETURN;
+    END IF;
+    IF gated THEN
+        PERFORM penstock.admit_push(targets, counts);
     END IF;
     SELECT
         array_agg(a.first_offset ORDER BY a.nth) AS offsets, array_agg(a.created_at ORDER BY a.nth) AS times

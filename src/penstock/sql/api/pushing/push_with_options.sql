@@ -15,7 +15,7 @@
 -- Returns: one row per segment, in the order given: what was stored and where, or the id under which it is scheduled
 -- and until when; for each duplicate its position in the segment, from 0, and the original's offset and time, or the
 -- id under which that one is still scheduled.
--- Calls: use_lock_timeout, require_due, lock_partitions, require_segments, require_dedupe_ids, keep_messages,
+-- Calls: use_lock_timeout, require_due, lock_partitions, require_segments, admit_push, require_dedupe_ids, keep_messages,
 -- append_numbered, packed_bytes, partition_span, read_answer. Tables: queues, partitions (read), scheduled,
 -- dedupe_ids, producers (insert).
 -- Granted to: producer.
@@ -52,6 +52,7 @@ AS $$
 DECLARE
     targets      bigint[];
     later        boolean[];
+    gated        boolean;
     now_here     timestamptz;
     -- Of every message with a dedupe id: which segment, its position there, the id, whether it is new.
     id_segments  integer[];
@@ -103,7 +104,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    PERFORM penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends);
+    gated := penstock.require_segments(targets, counts, bodies, ends, keys, key_ends, headers, header_ends);
     now_here := clock_timestamp();
     dues := ARRAY(
         -- Not in the past: frequent sweeps begin where the last one ended.
@@ -184,6 +185,10 @@ BEGIN
         CROSS JOIN LATERAL penstock.keep_messages(
             s.count, s.body, s.ends, s.keys, s.key_ends, s.headers, s.header_ends, d.positions
         ) k;
+    END IF;
+
+    IF gated THEN
+        PERFORM penstock.admit_push(targets, counts);
     END IF;
 
     offsets := array_fill(NULL::bigint, ARRAY[cardinality(targets)]);

@@ -1,12 +1,13 @@
--- penstock.checked_config(old, changes)
+-- penstock.checked_config(old, changes, scope)
 --
 -- Applies changes to a configuration: a value sets, a JSON null resets to the default, and the alias window_buffer
 -- means quiet_period.
 --
--- Parameters: old - the configuration so far; changes - the changes requested.
+-- Parameters: old - the configuration so far; changes - the changes requested; scope - 'queue' or
+-- 'group': whose configuration it is.
 -- Returns: the new configuration; raises invalid_parameter_value if it is not valid.
--- Calls: settings_problem, settings. Tables: none of its own.
-CREATE OR REPLACE FUNCTION penstock.checked_config(old jsonb, changes jsonb)
+-- Calls: scoped_settings_problem, settings. Tables: none of its own.
+CREATE OR REPLACE FUNCTION penstock.checked_config(old jsonb, changes jsonb, scope text DEFAULT 'queue')
 RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 AS $$
@@ -22,17 +23,19 @@ BEGIN
         wanted := wanted - 'window_buffer' || jsonb_build_object('quiet_period', wanted -> 'window_buffer');
     END IF;
     IF wanted IS NULL OR jsonb_typeof(wanted) <> 'object' THEN
-        problem := penstock.settings_problem(wanted);
+        problem := penstock.scoped_settings_problem(wanted, scope);
     ELSE
         -- Reset to default: unknown names are still refused, so they are looked at with a value in place of null.
         problem := coalesce(
-            penstock.settings_problem(jsonb_strip_nulls(wanted)),
-            penstock.settings_problem(coalesce((
+            penstock.scoped_settings_problem(jsonb_strip_nulls(wanted), scope),
+            penstock.scoped_settings_problem(coalesce((
                 SELECT jsonb_object_agg(e.key, coalesce(
                     (SELECT s.default_value FROM penstock.settings() s WHERE s.name = e.key), '0'
                 ))
                 FROM jsonb_each(wanted) e WHERE e.value = 'null'
-            ), '{}'))
+            ), '{}'), scope),
+            -- Some settings must fit others.
+            penstock.scoped_settings_problem(jsonb_strip_nulls(old || wanted), scope)
         );
     END IF;
     IF problem IS NOT NULL THEN

@@ -10,4 +10,5 @@ RETURNS jsonb
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
     SELECT jsonb_object_agg(s.name, s.default_value) || config FROM penstock.settings() s
+    WHERE s.scope <> 'group'
 $$;

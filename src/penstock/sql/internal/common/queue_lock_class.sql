@@ -6,6 +6,7 @@
 -- the queue. With 0 as second key: maintenance.
 -- 1885695604 - publishing for a writer (second key: a hash of the writer's name); publish_stages.
 -- 1885695605 - a run of `penstock archive` (second key: the queue's id); begin_archive.
+-- 1885695606 - making the row of a limited key (second key: 6 bits of a hash of the key); lock_limited_keys.
 --
 -- Parameters: none.
 -- Returns: a constant.

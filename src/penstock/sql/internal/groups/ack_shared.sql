@@ -4,7 +4,7 @@
 --
 -- Parameters: as in ack_claims.
 -- Returns: for each entry, in the order given, whether it was acknowledged.
--- Calls: lock_leases. Tables: claims (read, delete, insert).
+-- Calls: lock_leases, free_slots. Tables: claims (read, delete, insert), consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.ack_shared(
     group_ids integer[], partition_ids bigint[], lease_ids uuid[], starts bigint[], stops bigint[]
 )
@@ -55,6 +55,16 @@ BEGIN
               AND c.lease_id = wanted.lease_id AND c.due_at > clock_timestamp()
         ), false);
     END LOOP;
+    PERFORM penstock.free_slots(u.lease_id, coalesce((
+        SELECT range_agg(int8range(c.lo, c.hi)) FROM penstock.claims c
+        WHERE c.group_id = u.group_id AND c.partition_id = u.partition_id AND c.lease_id = u.lease_id
+    ), '{}'))
+    FROM (
+        SELECT DISTINCT u.group_id, u.partition_id, u.lease_id
+        FROM unnest(group_ids, partition_ids, lease_ids) u (group_id, partition_id, lease_id)
+    ) u
+    JOIN penstock.consumer_groups g ON g.group_id = u.group_id
+    WHERE g.gated;
     RETURN acked;
 END
 $$;

@@ -5,11 +5,11 @@
 -- new state is ready. The caller is the one who may (see the table of owners in docs/design.md).
 --
 -- Functions that append many rows, or one for every pop or ack, insert them themselves: ack_and_pop, end_claim,
--- claim_partition, ack_claims, renew_ordered, wake_partitions, advance_reader.
+-- claim_partition, ack_claims, renew_ordered, settle_ordered, wake_partitions, advance_reader.
 --
 -- Parameters: before - the newest row; the others - what the new row says.
 -- Returns: nothing.
--- Calls: nothing. Tables: journal, ready (insert), partitions (read).
+-- Calls: free_slots. Tables: journal, ready (insert), partitions (read).
 CREATE OR REPLACE FUNCTION penstock.append_state(
     before         penstock.journal,
     next_state     "char",
@@ -36,6 +36,9 @@ BEGIN
         append_state.attempt, append_state.narrow_attempt, append_state.narrow_to,
         entry, append_state.due_at, before.acked_at, append_state.first_error, append_state.last_error
     );
+    IF before.state = 'c' THEN
+        PERFORM penstock.free_slots(before.lease_id);
+    END IF;
     IF entry IS NOT NULL THEN
         INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
         SELECT before.group_id, p.priority, entry, p.partition_id

@@ -3,12 +3,13 @@
 -- Claims for a shared group: the range of a ready list entry, or, from the entry of a partition's frontier, the next
 -- new messages. Whoever holds the frontier carves several ranges at once, takes one and puts the others and the
 -- frontier back in the ready list, so that pops do not wait for one another's commit. Messages are read before they are
--- claimed: a message that cannot be read is not claimed.
+-- claimed: a message that cannot be read is not claimed. A group that conflates gets the newest message alone that was not
+-- cancelled; older ones are done, also those that come back.
 --
 -- Parameters: entry - the entry, which the caller has just deleted; the others as in pop_claims.
 -- Returns: the rows of pop_claims.
--- Calls: deliverable, append_state, trim_journal, partition_span, stop_after_bytes, segment_slices, newest_state.
--- Tables: partitions (read), ready, claims, skips (insert).
+-- Calls: deliverable, append_state, trim_journal, partition_span, newest_uncancelled, skip_cancelled, heed_cancelled,
+-- stop_after_bytes, claim_limited, segment_slices, newest_state. Tables: partitions (read), ready, claims, skips (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_range(
     entry        penstock.ready,
     entry_level  integer,
@@ -38,6 +39,8 @@ DECLARE
     stop     bigint := entry.hi;
     frontier bigint;
     carved   bigint;
+    uncancelled bigint;
+    newest   boolean := settings @> '{"conflate": true}';
     lease    uuid;
     until    timestamptz;
 BEGIN
@@ -57,6 +60,16 @@ BEGIN
             RETURN;
         END IF;
         start := given.start_offset;
+        IF newest THEN
+            start := given.stop_offset - 1;
+            IF settings ? 'has_cancelled' THEN
+                -- What was cancelled is no newer state. Where all of it was, all of it is passed.
+                start := coalesce(penstock.newest_uncancelled(
+                    entry.group_id, entry.partition_id, given.start_offset, given.stop_offset
+                ), start);
+                given.stop_offset := CASE WHEN start < given.stop_offset - 1 THEN start + 1 ELSE given.stop_offset END;
+            END IF;
+        END IF;
         stop := least(given.stop_offset, start + max_messages);
         frontier := least(given.stop_offset, start + 8 * max_messages::bigint);
         FOR carved IN SELECT c FROM generate_series(stop, frontier - 1, max_messages) c LOOP
@@ -84,6 +97,39 @@ BEGIN
         IF start >= stop THEN
             RETURN; -- retention has dropped it
         END IF;
+        IF newest THEN
+            SELECT j.* INTO before FROM penstock.newest_state(entry.group_id, entry.partition_id) j;
+            SELECT d.* INTO given FROM penstock.deliverable(entry.partition_id, before.claimed_to, settings) d;
+            IF before.claimed_to > stop OR given.stop_offset > greatest(given.start_offset, stop) THEN
+                IF NOT settings ? 'has_cancelled' OR penstock.newest_uncancelled(
+                    entry.group_id, entry.partition_id, stop, greatest(before.claimed_to, given.stop_offset)
+                ) IS NOT NULL THEN
+                    RETURN; -- something newer was claimed, or can be
+                END IF;
+            END IF;
+            start := stop - 1;
+        END IF;
+    END IF;
+
+    IF settings ? 'has_cancelled' THEN
+        -- What lies behind one that was cancelled goes back in the ready list as it was.
+        SELECT c.start_offset, c.stop_offset INTO uncancelled, carved
+        FROM penstock.skip_cancelled(entry.group_id, entry.partition_id, start, stop) c;
+        IF uncancelled > start THEN
+            PERFORM penstock.heed_cancelled(entry.group_id, entry.partition_id, start, uncancelled);
+            start := uncancelled;
+        END IF;
+        IF carved < stop THEN
+            INSERT INTO penstock.ready (group_id, priority, seq, partition_id, lo, hi, attempt, first_error, last_error)
+            VALUES (
+                entry.group_id, entry.priority, nextval('penstock.ready_seq'), entry.partition_id, carved, stop,
+                entry.attempt, entry.first_error, entry.last_error
+            );
+            stop := carved;
+        END IF;
+        IF start >= stop THEN
+            RETURN; -- all of it was cancelled
+        END IF;
     END IF;
 
     -- What is over the limits goes back in the ready list as it was. A range that failed is given out a message at a time, since
@@ -108,6 +154,15 @@ BEGIN
             secs => coalesce(lease_time, (settings ->> 'lease_time')::float8)
         );
     END IF;
+    IF settings ?| '{rate_limit,concurrency_limit}' THEN
+        RETURN QUERY
+        SELECT
+            entry.group_id, entry.partition_id, partition_name, lease, until, attempt, c.claimed_from, c.claimed_to,
+            entry_level, entry.seq, true, c.base_offset, c.count, c.created_at, c.run_skip, c.run_counts, c.run_times,
+            c.body_start, c.body, c.ends, c.key_start, c.keys, c.key_ends, c.header_start, c.headers, c.header_ends
+        FROM penstock.claim_limited(entry, start, stop, settings, lease, until, consumer) c;
+        RETURN;
+    END IF;
     RETURN QUERY
     SELECT entry.group_id, entry.partition_id, partition_name, lease, until, attempt, start, stop, entry_level, entry.seq, true,
            s.*
@@ -119,10 +174,10 @@ BEGIN
         ON CONFLICT DO NOTHING;
     ELSIF NOT auto_ack THEN
         INSERT INTO penstock.claims (
-            group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error, alone
+            group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error, alone, ahead
         ) VALUES (
             entry.group_id, entry.partition_id, start, stop, attempt, lease, until, consumer,
-            entry.first_error, entry.last_error, stop - start = 1
+            entry.first_error, entry.last_error, stop - start = 1, settings ? 'ahead'
         );
     END IF;
 END

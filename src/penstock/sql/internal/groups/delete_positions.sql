@@ -6,7 +6,8 @@
 --
 -- Parameters: target_groups - group ids; targets - partition ids, null for all partitions.
 -- Returns: nothing.
--- Calls: nothing. Tables: journal, ready, claims, skips, beginnings (delete).
+-- Calls: nothing. Tables: journal, ready, claims, skips, beginnings, slots, waiters, limited_keys, item_steps, item_notes,
+-- item_results, cancellations, warm_leases (delete).
 CREATE OR REPLACE FUNCTION penstock.delete_positions(target_groups integer[], targets bigint[])
 RETURNS void
 LANGUAGE plpgsql
@@ -16,6 +17,14 @@ BEGIN
     WHERE k.group_id = ANY (target_groups) AND (targets IS NULL OR k.partition_id = ANY (targets));
     DELETE FROM penstock.beginnings b
     WHERE b.group_id = ANY (target_groups) AND (targets IS NULL OR b.partition_id = ANY (targets));
+    DELETE FROM penstock.item_steps s
+    WHERE s.group_id = ANY (target_groups) AND (targets IS NULL OR s.partition_id = ANY (targets));
+    DELETE FROM penstock.item_notes n
+    WHERE n.group_id = ANY (target_groups) AND (targets IS NULL OR n.partition_id = ANY (targets));
+    DELETE FROM penstock.item_results r
+    WHERE r.group_id = ANY (target_groups) AND (targets IS NULL OR r.partition_id = ANY (targets));
+    DELETE FROM penstock.cancellations c
+    WHERE c.group_id = ANY (target_groups) AND (targets IS NULL OR c.partition_id = ANY (targets));
     LOOP
         -- The ready list has no index by partition; the journal has the sequence numbers of its entries.
         WITH gone AS (
@@ -44,5 +53,12 @@ BEGIN
               AND (targets IS NULL OR y.lo IS NOT NULL AND y.partition_id = ANY (targets))
         );
     END LOOP;
+    -- Those who were popping have committed.
+    DELETE FROM penstock.slots s
+    WHERE s.group_id = ANY (target_groups) AND (targets IS NULL OR s.partition_id = ANY (targets));
+    DELETE FROM penstock.waiters w
+    WHERE w.group_id = ANY (target_groups) AND (targets IS NULL OR w.partition_id = ANY (targets));
+    DELETE FROM penstock.limited_keys k WHERE k.group_id = ANY (target_groups) AND targets IS NULL;
+    DELETE FROM penstock.warm_leases w WHERE w.group_id = ANY (target_groups) AND targets IS NULL;
 END
 $$;

@@ -1,4 +1,4 @@
--- penstock.fail_claim(before, failed_offset, error, reason, wait, traceback)
+-- penstock.fail_claim(before, failed_offset, error, reason, wait, traceback, begun)
 --
 -- Ends a claim that failed, by a nack or because its lease expired. If the failing message is known, only that one is
 -- affected: it is delivered again alone, or becomes a dead letter if its attempts are used up; for the messages
@@ -8,12 +8,13 @@
 --
 -- Parameters: before - the claim, whose row the caller has locked and read again; failed_offset - the message that
 -- failed, if known (those before it are done); error - the handler's error; reason - by which dead letters are
--- grouped; wait - seconds until the next attempt, null for the backoff; traceback - for the dead letter.
+-- grouped; wait - seconds until the next attempt, null for the backoff; traceback - for the dead letter;
+-- begun - false where a single message need not be the failing one, because it was claimed ahead.
 -- Returns: whether there is a new dead letter.
 -- Calls: append_state, bury. Tables: queues, consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.fail_claim(
     before penstock.journal, failed_offset bigint, error text, reason text, wait float8,
-    traceback text DEFAULT NULL
+    traceback text DEFAULT NULL, begun boolean DEFAULT true
 )
 RETURNS boolean
 LANGUAGE plpgsql
@@ -25,7 +26,7 @@ DECLARE
         WHERE g.group_id = before.group_id
     );
     several  boolean := before.claimed_to - before.committed > 1;
-    failing  bigint := coalesce(failed_offset, CASE WHEN NOT several THEN before.committed END);
+    failing  bigint := coalesce(failed_offset, CASE WHEN begun AND NOT several THEN before.committed END);
     -- The failing one comes alone until it is past, and so do all that may be the failing one.
     narrow_to      bigint := greatest(coalesce(failing + 1, before.claimed_to), before.narrow_to);
     narrow_attempt smallint := CASE WHEN failing IS NULL THEN before.attempt ELSE before.narrow_attempt END;

@@ -1,4 +1,4 @@
--- penstock.fail_range(held, failed_offset, error, reason, wait, traceback)
+-- penstock.fail_range(held, failed_offset, error, reason, wait, traceback, begun)
 --
 -- Ends a range of a shared group that failed, by a nack or because its lease expired. If the failing message is
 -- known, only that one is affected: it is delivered again alone, or becomes a dead letter if its attempts are used
@@ -11,7 +11,7 @@
 -- Calls: bury, offer_range. Tables: queues, consumer_groups (read), claims (insert).
 CREATE OR REPLACE FUNCTION penstock.fail_range(
     held penstock.claims, failed_offset bigint, error text, reason text, wait float8,
-    traceback text DEFAULT NULL
+    traceback text DEFAULT NULL, begun boolean DEFAULT true
 )
 RETURNS boolean
 LANGUAGE plpgsql
@@ -23,7 +23,7 @@ DECLARE
         WHERE g.group_id = held.group_id
     );
     -- One message that is left of a claim of several may have been reached or not.
-    failing  bigint := coalesce(failed_offset, CASE WHEN held.alone THEN held.lo END);
+    failing  bigint := coalesce(failed_offset, CASE WHEN begun AND held.alone THEN held.lo END);
     first    bigint := coalesce(failing, held.lo);
     past     bigint := coalesce(failing + 1, held.hi);
     pause    float8;

@@ -4,7 +4,7 @@
 --
 -- Parameters: as in nack_claim; reason is not null.
 -- Returns: 'retry' or 'dead letter'; null when the lease is not live.
--- Calls: lock_leases, fail_range, offer_range. Tables: claims (read, delete).
+-- Calls: lock_leases, fail_range, offer_range, free_slots. Tables: claims (read, delete).
 CREATE OR REPLACE FUNCTION penstock.nack_shared(
     group_id      integer,
     partition_id  bigint,
@@ -54,6 +54,9 @@ BEGIN
             PERFORM penstock.offer_range(held, held.lo, held.hi, (held.attempt - 1)::smallint, NULL, NULL);
         END IF;
     END LOOP;
+    IF outcome IS NOT NULL THEN
+        PERFORM penstock.free_slots(lease_id);
+    END IF;
     RETURN outcome;
 END
 $$;

@@ -5,7 +5,7 @@
 --
 -- Parameters: as in release_claim.
 -- Returns: whether there was such a claim.
--- Calls: lock_leases, offer_range. Tables: claims (read, delete).
+-- Calls: lock_leases, offer_range, free_slots. Tables: claims (read, delete).
 CREATE OR REPLACE FUNCTION penstock.release_shared(group_id integer, partition_id bigint, lease_id uuid)
 RETURNS boolean
 LANGUAGE plpgsql
@@ -38,6 +38,7 @@ BEGIN
             held, held.lo, held.hi, (held.attempt - 1)::smallint, held.first_error, held.last_error
         );
         released := true;
+        PERFORM penstock.free_slots(held.lease_id);
     END LOOP;
     RETURN released;
 END

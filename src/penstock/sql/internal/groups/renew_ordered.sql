@@ -1,4 +1,4 @@
--- penstock.renew_ordered(group_ids, partition_ids, lease_ids, lease_time)
+-- penstock.renew_ordered(group_ids, partition_ids, lease_ids, lease_time, begun)
 --
 -- Extends the leases of claims of ordered groups; see renew_claims. In one statement: row by row, a hundred claims took
 -- half as long again.
@@ -7,7 +7,7 @@
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.
 -- Calls: lock_newest, newest_state. Tables: queues, consumer_groups (read), journal (read, insert).
 CREATE OR REPLACE FUNCTION penstock.renew_ordered(
-    group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8
+    group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8, begun boolean
 )
 RETURNS timestamptz[]
 LANGUAGE plpgsql
@@ -29,12 +29,14 @@ BEGIN
     ), appended AS (
         INSERT INTO penstock.journal (
             group_id, partition_id, version, state, committed, claimed_to, skipped, attempt, narrow_attempt, narrow_to,
-            due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error
+            due_at, lease_id, consumer, claimed_at, acked_at, first_error, last_error,
+            ahead
         )
         SELECT
             r.group_id, r.partition_id, r.version + 1, 'c', r.committed, r.claimed_to, r.skipped,
             r.attempt, r.narrow_attempt, r.narrow_to,
-            r.until, r.lease_id, r.consumer, coalesce(r.claimed_at, r.at), r.acked_at, r.first_error, r.last_error
+            r.until, r.lease_id, r.consumer, coalesce(r.claimed_at, r.at), r.acked_at, r.first_error, r.last_error,
+            r.ahead AND NOT begun
         FROM renewing r
     )
     SELECT array_agg(r.until ORDER BY n) INTO renewed

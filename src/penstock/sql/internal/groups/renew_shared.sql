@@ -1,4 +1,4 @@
--- penstock.renew_shared(group_ids, partition_ids, lease_ids, lease_time)
+-- penstock.renew_shared(group_ids, partition_ids, lease_ids, lease_time, begun)
 --
 -- Extends the leases of claims of shared groups; see renew_claims.
 --
@@ -6,7 +6,7 @@
 -- Returns: for each claim, in the order given, its new deadline, or null where it was not renewed.
 -- Calls: lock_leases. Tables: queues, consumer_groups (read), claims (update).
 CREATE OR REPLACE FUNCTION penstock.renew_shared(
-    group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8
+    group_ids integer[], partition_ids bigint[], lease_ids uuid[], lease_time float8, begun boolean
 )
 RETURNS timestamptz[]
 LANGUAGE plpgsql
@@ -19,7 +19,7 @@ BEGIN
         UPDATE penstock.claims c
         SET due_at = clock_timestamp() + make_interval(
             secs => coalesce(lease_time, (g.config ->> 'lease_time')::float8, (q.settings ->> 'lease_time')::float8)
-        )
+        ), ahead = c.ahead AND NOT begun
         FROM unnest(group_ids, partition_ids, lease_ids) WITH ORDINALITY u (group_id, partition_id, lease_id, position)
         JOIN penstock.consumer_groups g ON g.group_id = u.group_id
         JOIN penstock.queues q ON q.queue_id = g.queue_id

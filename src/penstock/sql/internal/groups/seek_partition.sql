@@ -5,8 +5,8 @@
 --
 -- Parameters: those of seek_partitions.
 -- Returns: 'moved', 'there' or 'busy', the positions, and whether a claim lost its lease.
--- Calls: partition_span, offset_at, append_state, trim_journal, newest_state. Tables: partitions, journal (lock),
--- ready, claims (lock, delete), consumer_groups, queues (read).
+-- Calls: partition_span, offset_at, item_state, forget_items, free_slots, append_state, trim_journal, newest_state. Tables:
+-- partitions, journal (lock), ready, claims (lock, delete), cancellations (delete), consumer_groups, queues, item_notes (read).
 CREATE OR REPLACE FUNCTION penstock.seek_partition(
     seeking integer, target bigint, to_offset bigint, to_time timestamptz, to_end text, preview boolean,
     OUT outcome text, OUT was_at bigint, OUT now_at bigint, OUT revoked boolean
@@ -102,8 +102,22 @@ BEGIN
             RETURN;
         END IF;
     END IF;
+    -- What is done and comes again begins anew. Notes of what is not done are for its next attempt, as ever.
+    PERFORM penstock.forget_items(array_agg(n.group_id), array_agg(n.partition_id), array_agg(n.message_offset))
+    FROM penstock.item_notes n
+    CROSS JOIN LATERAL penstock.item_state(n.group_id, n.partition_id, n.message_offset) i
+    WHERE n.group_id = seeking AND n.partition_id = target AND n.message_offset >= now_at
+      AND coalesce(i.state, 'done') = 'done'
+    HAVING count(*) > 0;
+    PERFORM penstock.free_slots(c.lease_id)
+    FROM (
+        SELECT DISTINCT c.lease_id FROM penstock.claims c
+        WHERE c.group_id = seeking AND c.partition_id = target AND c.lease_id IS NOT NULL
+    ) c;
     DELETE FROM penstock.claims c WHERE c.group_id = seeking AND c.partition_id = target;
     DELETE FROM penstock.ready y WHERE y.group_id = seeking AND y.partition_id = target AND y.lo IS NOT NULL;
+    -- What was cancelled comes again, if the group goes back to it.
+    DELETE FROM penstock.cancellations c WHERE c.group_id = seeking AND c.partition_id = target;
     IF before.version IS NULL THEN
         before.group_id := seeking;
         before.partition_id := target;

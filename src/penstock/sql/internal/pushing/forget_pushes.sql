@@ -1,10 +1,10 @@
 -- penstock.forget_pushes(targets)
 --
--- Deletes the scheduled messages and the dedupe ids of partitions. The caller holds their locks.
+-- Deletes the scheduled messages, the dedupe ids and the unique keys of partitions. The caller holds their locks.
 --
 -- Parameters: targets - partition ids.
 -- Returns: the number of scheduled messages deleted.
--- Calls: nothing. Tables: scheduled, dedupe_ids (delete), partitions (read).
+-- Calls: nothing. Tables: scheduled, dedupe_ids, unique_keys, unique_moves (delete), partitions (read).
 CREATE OR REPLACE FUNCTION penstock.forget_pushes(targets bigint[])
 RETURNS bigint
 LANGUAGE plpgsql
@@ -20,6 +20,8 @@ BEGIN
     )
     SELECT coalesce(sum(g.count), 0) INTO messages FROM gone g;
     DELETE FROM penstock.dedupe_ids k WHERE k.partition_id = ANY (targets);
+    DELETE FROM penstock.unique_keys k WHERE k.partition_id = ANY (targets);
+    DELETE FROM penstock.unique_moves m WHERE m.partition_id = ANY (targets);
     RETURN messages;
 END
 $$;

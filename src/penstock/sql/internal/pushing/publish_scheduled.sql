@@ -9,7 +9,7 @@
 -- null for all.
 -- Returns: the number published, whether that was all, and when the next one is due.
 -- Calls: append_segments, queue_lock_class, is_put_off. Tables: scheduled (delete), partitions (lock), dedupe_ids
--- (update).
+-- (update), unique_moves (insert).
 CREATE OR REPLACE FUNCTION penstock.publish_scheduled(
     max_rows integer, since timestamptz, soon timestamptz, passing boolean DEFAULT false, only_id bigint DEFAULT NULL,
     OUT published integer, OUT complete boolean, OUT next_due timestamptz
@@ -88,6 +88,8 @@ BEGIN
         WITH due AS MATERIALIZED (
             SELECT s.scheduled_id FROM penstock.scheduled s
             WHERE s.scheduled_id = ANY (chunk.ids) AND s.partition_id = ANY (locked)
+              -- Looked at again with the lock: a replacement may have put it off, or moved it.
+              AND s.due_at <= now_here
             FOR UPDATE SKIP LOCKED
         ), gone AS (
             DELETE FROM penstock.scheduled s
@@ -105,6 +107,7 @@ BEGIN
             array_agg(g.headers ORDER BY g.due_at, g.scheduled_id) AS headers,
             array_agg(g.header_ends ORDER BY g.due_at, g.scheduled_id) AS header_ends,
             array_agg(g.scheduled_id ORDER BY g.due_at, g.scheduled_id) AS ids,
+            array_agg(g.is_unique ORDER BY g.due_at, g.scheduled_id) AS are_unique,
             -- As JSON: an array of arrays would have to be square.
             array_agg(array_to_json(g.dedupe_ids) ORDER BY g.due_at, g.scheduled_id) AS dedupe_ids,
             array_agg(array_to_json(g.dedupe_positions) ORDER BY g.due_at, g.scheduled_id) AS dedupe_positions
@@ -134,6 +137,12 @@ BEGIN
                 JOIN LATERAL json_array_elements_text(u.dedupe_positions) WITH ORDINALITY p (position, n) ON p.n = d.n
             ) i
             WHERE k.partition_id = i.target AND k.dedupe_id = i.dedupe_id AND k.scheduled_id = i.scheduled_id;
+            -- A new row, which waits for nobody: somebody may have locked the unique key.
+            INSERT INTO penstock.unique_moves (scheduled_id, partition_id, message_offset, created_at)
+            SELECT u.scheduled_id, u.target, u.first_offset, u.created_at
+            FROM unnest(taken.ids, taken.targets, taken.are_unique, stored.offsets, stored.times)
+                u (scheduled_id, target, is_unique, first_offset, created_at)
+            WHERE u.is_unique;
         END IF;
         IF published >= max_rows OR written >= most_bytes THEN
             complete := false;

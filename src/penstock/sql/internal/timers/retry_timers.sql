@@ -6,8 +6,8 @@
 --
 -- Parameters: max_rows - the largest number to try.
 -- Returns: the number fired.
--- Calls: try_timer. Tables: failing_timers (delete), journal, claims, late_wakeups, consumer_groups, scheduled
--- (read).
+-- Calls: try_timer. Tables: failing_timers (delete), journal, claims, late_wakeups, consumer_groups, scheduled,
+-- limited_keys (read).
 CREATE OR REPLACE FUNCTION penstock.retry_timers(max_rows integer)
 RETURNS integer
 LANGUAGE plpgsql
@@ -32,6 +32,9 @@ BEGIN
         )
         WHEN 'enrolment' THEN NOT EXISTS (
             SELECT 1 FROM penstock.consumer_groups g WHERE g.group_id = f.group_id AND g.enrolled_to IS NOT NULL
+        )
+        WHEN 'limits' THEN NOT EXISTS (
+            SELECT 1 FROM penstock.limited_keys k WHERE k.group_id = f.group_id AND k.look_at IS NOT NULL
         )
         WHEN 'scheduled' THEN NOT EXISTS (SELECT 1 FROM penstock.scheduled s WHERE s.scheduled_id = f.place)
         ELSE false

@@ -6,7 +6,8 @@
 --
 -- Parameters: those of sweep; max_rows - of each kind of timer.
 -- Returns: the number fired, and the number that failed.
--- Calls: is_put_off, try_timer. Tables: journal, claims, late_wakeups, consumer_groups, scheduled (read).
+-- Calls: is_put_off, try_timer. Tables: journal, claims, late_wakeups, consumer_groups, scheduled, limited_keys
+-- (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_apart(
     max_rows integer, since timestamptz, OUT woken integer, OUT failed integer
 )
@@ -49,6 +50,9 @@ BEGIN
             ORDER BY w.partition_id, w.base_offset
             LIMIT max_rows
         ) w
+        UNION ALL
+        SELECT DISTINCT 'limits', k.group_id, 0::bigint, 0::bigint FROM penstock.limited_keys k
+        WHERE k.look_at <= now_here AND NOT penstock.is_put_off('limits', k.group_id, 0, 0)
         UNION ALL
         SELECT 'enrolment', g.group_id, 0, 0 FROM penstock.consumer_groups g
         WHERE g.enrolled_to IS NOT NULL AND NOT penstock.is_put_off('enrolment', g.group_id, 0, 0)

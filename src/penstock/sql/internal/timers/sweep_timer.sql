@@ -5,7 +5,7 @@
 -- Parameters: the journal row that has the timer.
 -- Returns: whether it was fired; false if a lock was not available, or if the state has changed already: a later
 -- sweep tries again.
--- Calls: fail_claim, append_state, deliverable, newest_state. Tables: journal, partitions (lock), queues,
+-- Calls: expire_claim, append_state, deliverable, newest_state. Tables: journal, partitions (lock), queues,
 -- consumer_groups (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_timer(
     target_group integer, target bigint, timer_version bigint, timer_state "char"
@@ -35,7 +35,7 @@ BEGIN
     END IF;
 
     IF timer_state = 'c' THEN
-        PERFORM penstock.fail_claim(newest, NULL, 'the lease expired', 'lease expired', 0);
+        PERFORM penstock.expire_claim(newest);
         RETURN true;
     END IF;
     SELECT d.* INTO ready

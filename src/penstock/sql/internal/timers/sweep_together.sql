@@ -7,8 +7,9 @@
 --
 -- Parameters: max_rows, since and durable as in sweep; passing - whether to skip timers that were postponed.
 -- Returns: as sweep.
--- Calls: sweep_timer, fail_range, offer_range, wake_partitions, enrol_partitions, publish_scheduled, is_put_off.
--- Tables: journal, claims, late_wakeups (delete), partitions (lock), consumer_groups, scheduled (read).
+-- Calls: sweep_timer, expire_range, free_slots, offer_range, wake_partitions, enrol_partitions, publish_scheduled, is_put_off,
+-- look_at_limits.
+-- Tables: journal, claims, late_wakeups (delete), partitions (lock), consumer_groups, scheduled, limited_keys (read).
 CREATE OR REPLACE FUNCTION penstock.sweep_together(
     max_rows integer, since timestamptz, passing boolean, durable boolean,
     OUT woken integer, OUT trimmed integer, OUT enrolled integer, OUT next_due timestamptz, OUT swept_to timestamptz
@@ -48,6 +49,14 @@ BEGIN
         EXISTS (
             SELECT 1 FROM penstock.journal j WHERE j.state = 'p' AND j.due_at > now_here + interval '2 seconds'
         ) AS parked_later,
+        (
+            SELECT k.look_at FROM penstock.limited_keys k WHERE k.look_at > since AND k.look_at < soon
+            ORDER BY k.look_at LIMIT 1
+        ) AS limited,
+        -- Likewise: decided before the clock went back.
+        EXISTS (
+            SELECT 1 FROM penstock.limited_keys k WHERE k.look_at IS NOT NULL AND k.looked_at > now_here + interval '2 seconds'
+        ) AS limited_later,
         EXISTS (SELECT 1 FROM penstock.late_wakeups w) AS late_wakeup,
         EXISTS (SELECT 1 FROM penstock.consumer_groups g WHERE g.enrolled_to IS NOT NULL) AS enrolling
     INTO first;
@@ -129,7 +138,8 @@ BEGIN
             IF held.lease_id IS NULL THEN
                 PERFORM penstock.offer_range(held, held.lo, held.hi, held.attempt, held.first_error, held.last_error);
             ELSE
-                PERFORM penstock.fail_range(held, NULL, 'the lease expired', 'lease expired', 0);
+                PERFORM penstock.expire_range(held);
+                PERFORM penstock.free_slots(held.lease_id);
             END IF;
             woken := woken + 1;
             visited := visited + 1;
@@ -139,6 +149,23 @@ BEGIN
         IF visited >= max_rows OR NOT ended THEN
             swept_to := NULL;
         END IF;
+    END IF;
+    IF first.limited <= now_here OR first.limited_later THEN
+        FOR timer IN
+            SELECT k.group_id FROM penstock.limited_keys k
+            WHERE k.look_at > since AND k.look_at <= now_here
+            UNION
+            SELECT k.group_id FROM penstock.limited_keys k
+            WHERE k.look_at IS NOT NULL AND k.looked_at > now_here + interval '2 seconds'
+        LOOP
+            CONTINUE WHEN passing AND penstock.is_put_off('limits', timer.group_id, 0, 0);
+            SELECT
+                sweep_together.woken + l.woken,
+                CASE WHEN l.visited < max_rows AND clock_timestamp() < until THEN sweep_together.swept_to END
+            INTO woken, swept_to
+            FROM penstock.look_at_limits(timer.group_id, max_rows, since) l;
+            EXIT WHEN clock_timestamp() > until;
+        END LOOP;
     END IF;
     IF first.late_wakeup THEN
         FOR timer IN
@@ -164,11 +191,15 @@ BEGIN
             enrolled := enrolled + penstock.enrol_partitions(timer.group_id, max_rows);
         END LOOP;
     END IF;
-    next_due := least(first.timer, first.claim, first.scheduled);
+    next_due := least(first.timer, first.claim, first.scheduled, first.limited);
     IF next_due <= now_here OR woken + enrolled > 0 THEN
         SELECT least(
             (SELECT j.due_at FROM penstock.journal j WHERE j.due_at > now_here AND j.due_at < soon ORDER BY j.due_at LIMIT 1),
             (SELECT c.due_at FROM penstock.claims c WHERE c.due_at > now_here AND c.due_at < soon ORDER BY c.due_at LIMIT 1),
+            (
+                SELECT k.look_at FROM penstock.limited_keys k WHERE k.look_at > now_here AND k.look_at < soon
+                ORDER BY k.look_at LIMIT 1
+            ),
             CASE WHEN first.scheduled > now_here THEN first.scheduled END
         ) INTO next_due;
     END IF;

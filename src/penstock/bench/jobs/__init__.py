@@ -1,0 +1,1 @@
+"""Workers with a handler that does nothing, beside Procrastinate and PgQueuer: `penstock bench workers`."""

@@ -1,0 +1,1 @@
+"""What the routes do, one module per room. Which handler answers which path is said in `gateway.table` alone."""

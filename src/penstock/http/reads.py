@@ -1,0 +1,68 @@
+"""Operations that only read: they are sent as GET, and most need the scope `read`."""
+
+from typing import Any
+
+from penstock.broker.operations import (
+    archives,
+    browsing,
+    flows,
+    groups,
+    health,
+    items,
+    jobs,
+    log,
+    metrics,
+    pushing,
+    reading,
+    rules,
+    schedules,
+    warm,
+    workers,
+)
+from penstock.broker.operations.operation import Operation
+
+READS: frozenset[type[Operation[Any]]] = frozenset(
+    {
+        archives.ListArchives,
+        browsing.GetOutline,
+        browsing.ListTotals,
+        browsing.MapLag,
+        browsing.SearchPartitions,
+        flows.ListActions,
+        flows.ListFlows,
+        flows.ListPausedFlows,
+        groups.CountDeadLetters,
+        groups.GetHistory,
+        groups.GetLag,
+        groups.ListDeadLetters,
+        groups.ListFailingTimers,
+        groups.ListGroups,
+        groups.Verify,
+        health.ListBreakers,
+        health.ListConsumers,
+        items.GetResult,
+        jobs.ListJobs,
+        items.GetState,
+        log.ListPartitions,
+        log.ListQueues,
+        metrics.GetDifferences,
+        metrics.GetFacts,
+        metrics.GetServer,
+        metrics.ListChecks,
+        metrics.ListMeasuredQueues,
+        metrics.ListMetrics,
+        metrics.ListRates,
+        metrics.ListRollups,
+        metrics.ListSeries,
+        metrics.ListWork,
+        pushing.ListScheduled,
+        reading.Get,
+        reading.Read,
+        rules.ListRules,
+        rules.MatchDeadLetters,
+        schedules.ListSchedules,
+        warm.ListQueuedWork,
+        warm.ListWarmGroups,
+        workers.ListTasks,
+    }
+)

@@ -1,0 +1,1 @@
+"""Schedules in a program: how they are declared, and who fires them."""

@@ -1,0 +1,313 @@
+"""Settles what was taken from windows in PostgreSQL itself: whatever is more than an acknowledgement.
+
+A worker knows the claim in PostgreSQL that its items are of. So outputs, results, failures and snoozes are settled
+there, in one transaction and by the same functions as without a warm tier, and the window is told after. If that gets
+lost, the lease ends in Valkey, PostgreSQL says that the items were settled before, and nothing is done twice.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.broker.claims import ClaimRange, Lease
+from penstock.broker.items import SETTLED, ItemOutcome, Output, SettledClaim, SettledItems
+from penstock.broker.operations.claiming import Ack, Nack
+from penstock.broker.operations.items import SettleItems
+from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.warm import FailWarmClaims
+from penstock.broker.warm import FailedPart
+from penstock.errors import InvalidInput, ValkeyUnavailable, ValkeyUnusable
+from penstock.warm.async_window import AsyncWindows, Part, Taken
+from penstock.warm.items import ClaimNote
+from penstock.warm.leases import is_warm, token_of
+from penstock.warm.links import Refused
+
+AsyncRunner = Callable[[Operation[Any]], Awaitable[Any]]  # async only
+# sync only: Runner = Callable[[Operation[Any]], Any]
+
+# How long a lease lasts at least while PostgreSQL settles what it has.
+_KEEP_FOR = 60.0
+# Takes of which this process remembers what they had, for when Valkey cannot be asked.
+_REMEMBERED = 10_000
+_ENDING = ("failed", "snoozed")
+
+
+class Held(NamedTuple):
+    """What a lease has of one claim."""
+
+    note: ClaimNote
+    shared: bool
+    offsets: list[int]
+
+
+class Follow(NamedTuple):
+    """What a window has to be told after PostgreSQL was."""
+
+    group_id: int
+    how: str
+    part: Part
+
+
+class _Remembered(NamedTuple):
+    until: float
+    lease: float
+    held: list[Held | None]
+
+
+class AsyncSettling:
+    """Settles leases of windows through whatever runs operations on PostgreSQL."""
+
+    def __init__(self, windows: AsyncWindows) -> None:
+        self._windows = windows
+        self._takes: dict[str, _Remembered] = {}
+
+    def remember(self, token: str, taken: Taken) -> None:
+        """Remember what a take was given."""
+        now = time.monotonic()
+        if len(self._takes) >= _REMEMBERED:
+            self._takes = {known: each for known, each in self._takes.items() if each.until > now}
+        held = [
+            None if run.note is None else Held(run.note, taken.shared, list(range(run.start, run.stop)))
+            for run in taken.runs
+        ]
+        self._takes[token] = _Remembered(now + taken.lease, taken.lease, held)
+
+    def renewed(self, token: str, lease: float) -> None:
+        """Take note that a lease was extended."""
+        if (known := self._takes.get(token)) is not None:
+            self._takes[token] = known._replace(until=time.monotonic() + lease, lease=lease)
+
+    def lease_time(self, token: str) -> float:
+        """Return for how many seconds a lease that is remembered was given."""
+        return self._takes[token].lease
+
+    def settled(self, part: Part) -> None:
+        """Take note that items are settled."""
+        known = self._takes.get(part.token)
+        if known is None or not 1 <= part.run <= len(known.held):
+            return
+        if len(known.held) == 1 and part.start is None and part.stop is None:
+            del self._takes[part.token]
+            return
+        held = known.held[part.run - 1]
+        if held is not None:
+            held.offsets[:] = [offset for offset in held.offsets if not _within(offset, part)]
+        if not any(each is not None and each.offsets for each in known.held):
+            self._takes.pop(part.token, None)
+
+    async def held(self, lease: Lease) -> Held | None:
+        """Return what a lease has; from memory where Valkey cannot tell. None where it is lost."""
+        if lease.lease_id is None:
+            return None
+        token, number = token_of(lease.lease_id)
+        try:
+            shared, runs = await self._windows.look(lease.group_id, token, _KEEP_FOR)
+        except (Refused, ValkeyUnavailable, ValkeyUnusable):
+            return self.remembered(lease)
+        found = [run for run in runs if run.number == number and run.items]
+        note = found[0].note if found else None
+        if note is None:
+            return self.remembered(lease)
+        if note.partition_id != lease.partition_id:
+            return None
+        return Held(note, shared, [offset for run in found for offset in range(run.start, run.stop)])
+
+    def remembered(self, lease: Lease) -> Held | None:
+        """Return what a lease had as far as this process knows, unless its time is over.
+
+        A window that was attached anew knows of no lease before, and the claim behind one may still stand: PostgreSQL,
+        which is asked next, has the last word.
+        """
+        if lease.lease_id is None:
+            return None
+        token, number = token_of(lease.lease_id)
+        known = self._takes.get(token)
+        if known is None or known.until <= time.monotonic() or not 1 <= number <= len(known.held):
+            return None
+        held = known.held[number - 1]
+        return held if held is not None and held.offsets else None
+
+    async def lease_in_postgres(self, lease: Lease) -> Lease | None:
+        """Return the lease in PostgreSQL that stands behind one of a window; None where that is lost."""
+        held = await self.held(lease)
+        return None if held is None else Lease(lease.group_id, lease.partition_id, held.note.lease_id)
+
+    async def acknowledge(self, ranges: Sequence[ClaimRange], run: AsyncRunner) -> tuple[list[bool], list[Follow]]:
+        """Acknowledge ranges in PostgreSQL, and not in the window."""
+        wanted: list[ClaimRange] = []
+        parts: list[tuple[int, Follow]] = []
+        for number, each in enumerate(ranges):
+            held = await self.held(Lease(each.group_id, each.partition_id, each.lease_id))
+            if held is None or each.lease_id is None:
+                continue
+            token = token_of(each.lease_id)
+            part = Part(token.text, token.run, each.start, each.stop)
+            done = [offset for offset in held.offsets if _within(offset, part, held.shared)]
+            for start, stop in _ranges(done):
+                wanted.append(ClaimRange(each.group_id, each.partition_id, held.note.lease_id, start, stop))
+                parts.append((number, Follow(each.group_id, "told", part)))
+        acked = [False] * len(ranges)
+        if not wanted:
+            return acked, []
+        answers = await run(Ack(wanted))
+        following = []
+        for (number, follow), answer in zip(parts, answers, strict=True):
+            acked[number] = answer
+            if answer:
+                following.append(follow)
+        return acked, following
+
+    async def settle(self, wanted: SettleItems, run: AsyncRunner) -> tuple[SettledItems, list[Follow]]:
+        """Settle items of any claims in PostgreSQL; what the operation pops is not for here."""
+        plans = [await self._plan(claim) for claim in wanted.claims]
+        for plan in plans:
+            if plan is not None and plan.before is not None:
+                await run(Ack([plan.before]))
+        places = {}
+        claims: list[SettledClaim] = []
+        for number, plan in enumerate(plans):
+            if plan is not None and plan.claim is not None:
+                places[number] = len(claims)
+                claims.append(plan.claim)
+        settled: list[str | None] = [None if plan is None else SETTLED for plan in plans]
+        outcomes: list[list[str | None]] = [[None] * len(claim.outcomes) for claim in wanted.claims]
+        if claims:
+            answer = await run(
+                SettleItems(
+                    claims,
+                    [Output(places[each.claim], each.push) for each in wanted.outputs if each.claim in places],
+                    None,
+                    wanted.durable,
+                    [each._replace(claim=places[each.claim]) for each in wanted.results if each.claim in places],
+                )
+            )
+            for number, place in places.items():
+                settled[number], outcomes[number] = answer.settled[place], answer.outcomes[place]
+        following = [
+            follow
+            for plan, state in zip(plans, settled, strict=True)
+            if plan is not None and state == SETTLED
+            for follow in plan.after
+        ]
+        return SettledItems(settled, outcomes, []), following
+
+    async def nack(self, wanted: Nack, run: AsyncRunner) -> tuple[str | None, list[Follow]]:
+        """Say that a claim failed."""
+        lease = wanted.lease
+        held = await self.held(lease)
+        if held is None or lease.lease_id is None:
+            return None, []
+        failed = wanted.failed_offset
+        if failed is None and len(held.offsets) == 1:
+            failed = held.offsets[0]
+        if failed is not None and failed not in held.offsets:
+            raise InvalidInput(
+                f"offset {failed} is not in the claim, which has {held.offsets[0]} to {held.offsets[-1]}"
+            )
+        if failed is not None:
+            outcome = ItemOutcome(failed, "failed", wanted.delay, wanted.error, wanted.reason, wanted.traceback)
+            claim = SettledClaim(lease, _ranges(o for o in held.offsets if o < failed), [outcome], True)
+            answer, following = await self.settle(SettleItems([claim]), run)
+            return answer.outcomes[0][0], following
+        # What lies between them is done.
+        parts = [
+            FailedPart(lease.partition_id, held.note.lease_id, start, stop) for start, stop in _ranges(held.offsets)
+        ]
+        answers = await run(
+            FailWarmClaims(
+                lease.group_id,
+                parts,
+                wanted.error,
+                wanted.reason or wanted.error or "nack",
+                wanted.delay,
+                wanted.traceback,
+            )
+        )
+        failed_parts = [answer for answer in answers if answer is not None]
+        if not failed_parts:
+            return None, []
+        token = token_of(lease.lease_id)
+        how = "told" if held.shared else "ended"
+        # 'dead letter' comes before 'retry'.
+        return min(failed_parts), [Follow(lease.group_id, how, Part(token.text, token.run))]
+
+    async def _plan(self, claim: SettledClaim) -> "_Plan | None":
+        """Say how to settle one claim; None where its lease is lost."""
+        lease = claim.lease
+        if not is_warm(lease.lease_id) or lease.lease_id is None:
+            return _Plan(None, claim, [])
+        held = await self.held(lease)
+        if held is None:
+            return None
+        token = token_of(lease.lease_id)
+        group = lease.group_id
+
+        def part(start: int | None = None, stop: int | None = None) -> Part:
+            return Part(token.text, token.run, start, stop)
+
+        own = {outcome.offset for outcome in claim.outcomes}
+        done: list[tuple[int, int]] = []
+        for start, stop in claim.done:
+            if start is None or stop is None:
+                done += _ranges(offset for offset in held.offsets if offset not in own)
+            else:
+                done.append((start, stop))
+        after = [Follow(group, "told", part(start, stop)) for start, stop in done]
+        after += [Follow(group, "told", part(offset, offset + 1)) for offset in sorted(own)]
+        ends = not held.shared and any(outcome.outcome in _ENDING for outcome in claim.outcomes)
+        if ends:
+            after = [Follow(group, "ended", part())]
+        elif claim.release_rest:
+            after.append(Follow(group, "release", part()))
+        if not done and not own:
+            return _Plan(None, None, after)
+        before = None
+        first = min([start for start, _ in done] + sorted(own))
+        if not held.shared and first > held.note.start:
+            # All before it is done, or it would not have been handed out; PostgreSQL may not know yet.
+            before = ClaimRange(group, lease.partition_id, held.note.lease_id, None, first)
+        inner = Lease(group, lease.partition_id, held.note.lease_id)
+        return _Plan(before, SettledClaim(inner, done, claim.outcomes, False, claim.noted), after)
+
+
+class _Plan(NamedTuple):
+    """How to settle a claim: what has to be acknowledged before, what to settle, and what the window is told."""
+
+    before: ClaimRange | None
+    claim: SettledClaim | None
+    after: list[Follow]
+
+
+def is_plain(claim: SettledClaim) -> bool:
+    """Return whether a claim is settled by acknowledging and giving back alone."""
+    return not claim.outcomes and not claim.noted
+
+
+def _within(offset: int, part: Part, shared: bool = True) -> bool:
+    return (part.start is None or not shared or offset >= part.start) and (part.stop is None or offset < part.stop)
+
+
+def _ranges(offsets: Iterable[int]) -> list[tuple[int, int]]:
+    """Return consecutive offsets as ranges."""
+    return list(_runs_of(sorted(offsets)))
+
+
+def _runs_of(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    start: int | None = None
+    stop = 0
+    for offset in offsets:
+        if start is not None and offset != stop:
+            yield start, stop
+            start = None
+        if start is None:
+            start = offset
+        stop = offset + 1
+    if start is not None:
+        yield start, stop
+
+
+def without(wanted: SettleItems) -> SettleItems:
+    """Return what to settle without the pop after it."""
+    return wanted if wanted.pop is None else msgspec.structs.replace(wanted, pop=None)

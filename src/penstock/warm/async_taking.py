@@ -1,0 +1,128 @@
+"""Takes from windows: what lies there as claims and messages, like those that a pop of PostgreSQL returns."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+
+from penstock.broker.claims import Claim, ClaimRange, Lease
+from penstock.broker.ids import message_id
+from penstock.broker.operations.claiming import Pop, Renew
+from penstock.broker.operations.reading import Get
+from penstock.errors import NotFound, ValkeyUnavailable
+from penstock.warm.async_relaying import AWAY, AsyncRelay
+from penstock.warm.async_settling import AsyncSettling
+from penstock.warm.async_window import AsyncWindows, Run, Taken
+from penstock.warm.items import ClaimNote, unpack_items
+from penstock.warm.leases import lease_of, new_token
+
+# How long a pop waits for what is just being loaded, and how often it looks: a load takes a few ms.
+_LOADED_WITHIN, _LOADED_EVERY = 0.5, 0.001
+# How much longer than any worker's lease that of a window's claim in PostgreSQL is.
+SPARE = 60.0
+
+
+class AsyncTaking:
+    """Takes for a client; `inner` runs operations on PostgreSQL."""
+
+    def __init__(self, windows: AsyncWindows, settling: AsyncSettling, relay: AsyncRelay) -> None:
+        self._windows = windows
+        self._settling = settling
+        self._relay = relay
+
+    async def take_late(self, wanted: Pop, inner: Any) -> list[Claim]:
+        """Take what a dispatcher has claimed in PostgreSQL and was just about to load when nothing was found there."""
+        deadline = time.monotonic() + _LOADED_WITHIN
+        while True:
+            claims, loading = await self.take(wanted, inner, again=True)
+            if claims or not loading or time.monotonic() >= deadline:
+                return claims
+            await asyncio.sleep(_LOADED_EVERY)
+
+    async def take(self, wanted: Pop, inner: Any, *, again: bool = False) -> tuple[list[Claim], bool]:
+        """Take from a window; nothing where there is none. Then whether something is just being loaded."""
+        try:
+            group_id = await self._windows.find(wanted.queue, wanted.group, again=again)
+            if group_id is None:
+                return [], False
+            token = new_token()
+            try:
+                taken = await self._windows.take(group_id, token, wanted)
+            except ValkeyUnavailable:
+                # The reply may have been lost; the same token gets the same items.
+                taken = await self._windows.take(group_id, token, wanted, again=True)
+        except AWAY:
+            self._windows.forget(wanted.queue, wanted.group)
+            return [], False
+        return await self.received(group_id, token, taken, wanted, inner)
+
+    async def received(
+        self, group_id: int, token: str, taken: Taken, wanted: Pop, inner: Any
+    ) -> tuple[list[Claim], bool]:
+        """Return what was taken as claims, and whether something is just being loaded where it is nothing."""
+        if not taken.runs:
+            return [], taken.loading
+        self._settling.remember(token, taken)
+        if taken.lease > taken.longest:
+            # The dispatcher does not know of leases so long, and its own must outlast them.
+            leases = [Lease(group_id, run.note.partition_id, run.note.lease_id) for run in taken.runs if run.note]
+            if leases:
+                await inner(Renew(leases, taken.lease + SPARE, durable=False))
+        until = datetime.now(UTC) + timedelta(seconds=taken.lease)
+        claims = []
+        for run in taken.runs:
+            if run.note is not None:
+                messages = await self._messages(wanted.queue, run, inner)
+                claims.append(_claim(group_id, lease_of(token, run.number), run, taken, until, messages))
+        if not wanted.auto_ack:
+            return claims, False
+        acked = await self.ack_in_postgres([claim.done() for claim in claims], inner)
+        return [_without_lease(claim) for claim, done in zip(claims, acked, strict=True) if done], False
+
+    async def _messages(self, queue: str, run: Run, inner: Any) -> list[Any]:
+        note = cast(ClaimNote, run.note)
+        messages, elsewhere = unpack_items(queue, note, run.start, run.items)
+        for offset, moment in elsewhere:
+            try:
+                found = await inner(Get(message_id(note.partition_id, offset, moment)))
+            except NotFound:
+                continue  # dropped by retention since
+            messages.append(msgspec.structs.replace(found, attempt=note.attempt))
+        if elsewhere:
+            messages.sort(key=lambda message: message.offset)
+        return messages
+
+    async def ack_in_postgres(self, ranges: Sequence[ClaimRange], inner: Any) -> list[bool]:
+        """Acknowledge in PostgreSQL what was taken from a window, and tell the window after."""
+        acked, following = await self._settling.acknowledge(ranges, inner)
+        await self._relay.follow(following)
+        return acked
+
+
+def _claim(group_id: int, lease_id: UUID, run: Run, taken: Taken, until: datetime, messages: list[Any]) -> Claim:
+    note = cast(ClaimNote, run.note)
+    return Claim(
+        group_id,
+        note.partition_id,
+        note.partition,
+        lease_id,
+        until,
+        note.attempt,
+        run.start,
+        run.stop,
+        0,
+        0,
+        taken.shared,
+        taken.lease,
+        messages,
+        sum(len(message.value or b"") for message in messages),
+    )
+
+
+def _without_lease(claim: Claim) -> Claim:
+    claim.lease_id = claim.lease_until = claim.lease_seconds = None
+    return claim

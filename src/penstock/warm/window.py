@@ -1,0 +1,231 @@
+# Generated from async_window.py by tools/generate_sync.py. Do not edit: change the source and run `make generate`.
+"""The windows of groups in Valkey, as those who take from them and settle see them."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from penstock.broker.operations.claiming import Pop
+from penstock.broker.operations.warm import GetDatabaseIdentity
+from penstock.broker.transport import Transport
+from penstock.warm.items import ClaimNote, read_note
+from penstock.warm.keys import Keys, keys_of, names_of, wake_channel, window_field, windows_key
+from penstock.warm.links import Link
+
+# How long to remember that a group has no window.
+_FORGET_AFTER = 0.5
+
+
+class Run(NamedTuple):
+    """What a lease has of one claim: its number in the lease, and consecutive items; without a note it is lost."""
+
+    number: int
+    note: ClaimNote | None
+    start: int
+    items: Sequence[bytes]
+
+    @property
+    def stop(self) -> int:
+        """The offset behind its last item."""
+        return self.start + len(self.items)
+
+
+class Taken(NamedTuple):
+    """What a take was given, for how many seconds, and the longest lease before it."""
+
+    runs: list[Run]
+    lease: float
+    longest: float
+    shared: bool
+    # Nothing was there, and something is on its way.
+    loading: bool = False
+
+
+class Part(NamedTuple):
+    """Items of a lease: of one run, from one offset up to and without another; None: no bound."""
+
+    token: str
+    run: int
+    start: int | None = None
+    stop: int | None = None
+
+
+class Fill(NamedTuple):
+    """How full a window is; `live`: takes are granted."""
+
+    live: bool
+    items: int
+    size: int
+    ready: int
+    leases: int
+    unreported: int
+    oldest_ms: int
+
+
+class Found(NamedTuple):
+    """A group that has a window."""
+
+    queue: str
+    group: str
+    group_id: int
+
+
+class Windows:
+    """All windows of one database."""
+
+    def __init__(self, link: Link, transport: Transport) -> None:
+        self.link = link
+        self._transport = transport
+        self._database: str | None = None
+        self._groups: dict[tuple[str, str], tuple[int | None, float]] = {}
+        self._keys: dict[int, Keys] = {}
+
+    def database(self) -> str:
+        """Return what tells the database from others."""
+        if self._database is None:
+            self._database = self._transport.run(GetDatabaseIdentity())
+        return self._database
+
+    def channel(self) -> str:
+        """Return where to hear that something can be taken."""
+        return wake_channel(self.database())
+
+    def keys(self, group_id: int) -> Keys:
+        """Return the keys of a group."""
+        keys = self._keys.get(group_id)
+        if keys is None:
+            keys = self._keys[group_id] = keys_of(self.database(), group_id)
+        return keys
+
+    def find(self, queue: str, group: str, *, again: bool = False) -> int | None:
+        """Return the id of a group that has a window; None where it has none, or Valkey cannot be used.
+
+        That it has none is remembered for a moment; `again` asks nevertheless.
+        """
+        if not self.link.usable:
+            return None
+        known, until = self._groups.get((queue, group), (None, 0.0))
+        if known is not None or (time.monotonic() < until and not again):
+            return known
+        found = self.link.run("HGET", windows_key(self.database()), window_field(queue, group))
+        group_id = None if found is None else int(found)
+        self._groups[queue, group] = group_id, time.monotonic() + _FORGET_AFTER
+        return group_id
+
+    def forget(self, queue: str, group: str) -> None:
+        """Look again, after a moment, whether a group has a window."""
+        self._groups[queue, group] = None, time.monotonic() + _FORGET_AFTER
+
+    def all(self, queue: str | None = None, group: str | None = None) -> list[Found]:
+        """Return which groups have windows: all, those of a queue, or one."""
+        reply = self.link.run("HGETALL", windows_key(self.database()))
+        return [
+            found
+            for found in read_windows(reply)
+            if queue in (None, found.queue) and (group is None or group == found.group)
+        ]
+
+    def take(self, group_id: int, token: str, pop: Pop, *, again: bool = False) -> Taken:
+        """Take what is next; with `again`, the same token gets what it got before."""
+        return _taken(self.link.call("take", self.keys(group_id), *_take_arguments(token, pop, again)))
+
+    def settle(self, group_id: int, how: str, parts: Sequence[Part]) -> tuple[bytes, list[bool]]:
+        """Settle parts of leases; the id of the acknowledgement in the stream, and which leases were live."""
+        reported, *live = self.link.call("settle", self.keys(group_id), *_settle_arguments(how, parts))
+        return reported, [each == 1 for each in live]
+
+    def settle_and_take(
+        self, group_id: int, parts: Sequence[Part], token: str, pop: Pop
+    ) -> tuple[bytes, list[bool], Taken | None]:
+        """Acknowledge, and take what is next; None where takes are refused: what was acknowledged stays so."""
+        settled, taken = self.link.call(
+            "settle_and_take",
+            self.keys(group_id),
+            *_take_arguments(token, pop, False),
+            *_settle_arguments("ack", parts),
+        )
+        reported, *live = settled
+        return reported, [each == 1 for each in live], None if isinstance(taken, bytes) else _taken(taken)
+
+    def look(self, group_id: int, token: str, keep_for: float) -> tuple[bool, list[Run]]:
+        """Return whether the group is shared, and what a lease still has, which stays so for some seconds."""
+        mode, runs = self.link.call("look", self.keys(group_id), token, round(keep_for * 1000))
+        return mode == b"shared", _runs(runs)
+
+    def renew(
+        self, group_id: int, tokens: Sequence[str], lease: float | None, begun: bool
+    ) -> tuple[bool, float, list[bool]]:
+        """Extend leases; whether the claims behind them are sure to last as long, how long that is, which were live."""
+        longest, granted, kept, *live = self.link.call(
+            "renew", self.keys(group_id), round((lease or 0.0) * 1000), int(begun), *tokens
+        )
+        return bool(kept) and granted <= longest, granted / 1000, [bool(each) for each in live]
+
+    def withdraw(self, group_id: int, partition: str | None = None) -> bytes:
+        """Take claims out of a window, because what they were made for does not hold any more.
+
+        Replies the id of the entry in the stream that asks for them to be given back.
+        """
+        withdrawn: bytes = self.link.call("withdraw", self.keys(group_id), partition or "", 0)
+        return withdrawn
+
+    def halt(self, group_id: int) -> bytes:
+        """Let nothing be taken until the dispatcher has looked at the group; what workers have stays theirs.
+
+        Replies the id of the entry in the stream that asks it to.
+        """
+        halted: bytes = self.link.call("halt", self.keys(group_id))
+        return halted
+
+    def discard(self, found: Found) -> None:
+        """Remove the window of a group that is not there any more."""
+        field = window_field(found.queue, found.group)
+        self.link.call("unpublish", [windows_key(self.database())], field, found.group_id)
+        self.link.call("discard", self.keys(found.group_id))
+        self.forget(found.queue, found.group)
+
+    def fill(self, group_id: int) -> Fill:
+        """Return how full a window is."""
+        live, *rest = self.link.call("stats", self.keys(group_id))
+        return Fill(bool(live), *rest)
+
+    def is_reported(self, group_id: int, reported: bytes) -> bool:
+        """Return whether PostgreSQL knows of an acknowledgement."""
+        keys = self.keys(group_id)
+        return not self.link.run("XRANGE", keys.done, "-", reported, "COUNT", 1)
+
+
+def read_windows(reply: Any) -> list[Found]:
+    """Read the hash that tells which groups have a window."""
+    fields = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    return [Found(*names_of(field.decode()), int(group_id)) for field, group_id in fields]
+
+
+def _take_arguments(token: str, pop: Pop, again: bool) -> tuple[Any, ...]:
+    lease = 0 if pop.lease is None else round(pop.lease * 1000)
+    return (
+        token,
+        pop.max_messages,
+        pop.max_partitions,
+        pop.max_bytes,
+        lease,
+        int(pop.ahead),
+        pop.partition or "",
+        int(again),
+    )
+
+
+def _settle_arguments(how: str, parts: Sequence[Part]) -> list[Any]:
+    arguments: list[Any] = [how]
+    for token, run, start, stop in parts:
+        arguments += (token, run, -1 if start is None else start, -1 if stop is None else stop)
+    return arguments
+
+
+def _taken(reply: Sequence[Any]) -> Taken:
+    longest, lease, mode, runs, *loading = reply
+    return Taken(_runs(runs), lease / 1000, longest / 1000, mode == b"shared", bool(loading and loading[0]))
+
+
+def _runs(found: Sequence[Sequence[Any]]) -> list[Run]:
+    return [Run(run[2], read_note(run[0]) if run[0] else None, int(run[1]), run[3:]) for run in found]

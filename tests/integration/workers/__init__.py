@@ -1,0 +1,1 @@
+"""Actions, run by real worker processes."""
