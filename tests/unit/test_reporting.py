@@ -51,3 +51,16 @@ def test_the_first_failure_is_reported_at_once_because_the_answer_says_when_the_
     assert reports.report("me") is not None
     # Where it did not arrive, it does not spin.
     assert reports.due_in() == 0.5
+
+
+def test_whoever_pushed_first_is_seen_as_a_consumer_as_soon_as_any_other() -> None:
+    reports = Reports(lambda: 100.0)
+    due: list[float | None] = []
+    reports.wake = lambda: due.append(reports.due_in())
+    reports.pushed("orders", 1)
+    assert reports.due_in() == 60.0
+
+    reports.enter("orders", "billing")
+    reports.enter("orders", "mail")
+
+    assert due == [0.5]

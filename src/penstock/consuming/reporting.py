@@ -76,12 +76,16 @@ class Reports:
         """Say that a loop begins to consume for a group."""
         tally = self.tally(queue, group)
         with self.lock:
+            is_first = not any(other.loops for other in self._tallies.values())
             tally.loops += 1
             if self._tried_at == float("-inf"):
                 # A loop that ends at once reports at its end alone.
                 self._tried_at = self.now()
         if self.enabled:
             self.begin()
+            if is_first:
+                # It may be waiting, for minutes, to record what was pushed.
+                self.wake()
         return tally
 
     def visit(self, queue: str, group: str) -> Tally | None:
