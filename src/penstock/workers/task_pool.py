@@ -116,7 +116,8 @@ class TaskPool(Pool):
         clean = index
         yielded = reported = now = clock()
         slot.held, slot.stop = held, stop
-        while index < stop and not self.stopping and not held.lost:
+        # Past its lease, which nobody could renew while a handler held up the event loop, others may have the rest.
+        while index < stop and not self.stopping and not held.lost and now < held.until:
             message = messages[index]
             slot.index = index
             slot.began = now

@@ -149,6 +149,24 @@ async def test_an_action_of_another_mode_than_its_group_is_refused(client: Async
         await drain(client, action(queue="q", flow="f")(handle))
 
 
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+async def test_nothing_more_of_a_claim_is_begun_past_its_lease(client: AsyncClient, mode: str) -> None:
+    begun: list[tuple[int, int]] = []
+
+    async def handle(item: Item) -> None:
+        begun.append((item.json(), item.attempt))
+        if len(begun) == 1:
+            # It holds up the event loop, so that its lease is not renewed.
+            threading.Event().wait(1.5)
+
+    await client.push("q", [1, 2], partition="p")
+    await drain(client, action(queue="q", flow="f", mode=mode, concurrency=1, settings={"lease_time": 1})(handle))
+
+    first_again = begun.index((1, 2))
+    assert [value for value, _ in begun[: first_again + 1]] == [1, 1]
+    assert sorted(value for value, _ in begun) == [1, 1, 2]
+
+
 async def test_settings_of_the_code_are_those_of_the_group(client: AsyncClient) -> None:
     async def handle(item: Item) -> None: ...
 
