@@ -2,9 +2,11 @@
 
 import asyncio
 import queue
+import select
 import threading
 from collections.abc import AsyncIterator, Generator, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -33,7 +35,8 @@ from penstock.workers.backoff import JITTER, Backoff
 from penstock.workers.held import HeldClaim
 from penstock.workers.items import Place
 from penstock.workers.middleware import around, around_async
-from penstock.workers.pools import CANCEL, Job
+from penstock.workers.pools import CANCEL, TIMEOUT, Job
+from penstock.workers.process_pool import ProcessPool
 from penstock.workers.resources import AsyncResources, Resources, in_order
 from penstock.workers.thread_pool import ThreadPool
 from penstock.workers.verdicts import DONE, FAILED, GIVEN_BACK, SNOOZED, Verdict, raised, returned
@@ -337,3 +340,48 @@ def test_a_thread_that_has_gone_on_to_the_next_item_is_not_cancelled_in_its_plac
         assert verdict is None
         done += stop - start
     pool.close()
+
+
+APP = """
+import os, time
+from penstock import Item, action
+
+@action(queue="q", flow="f", run_in="process")
+def wait(item: Item) -> None:
+    while not os.path.exists(f"{os.path.dirname(__file__)}/{item.offset}"):
+        time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_child_that_is_killed_just_after_an_item_is_done_blames_neither_that_nor_the_next(
+    tmp_path: Path, shared: bool
+) -> None:
+    app, claim = tmp_path / "app.py", held(2, shared=shared)
+    app.write_text(APP)
+    reports: asyncio.Queue[Any] = asyncio.Queue()
+    failures: list[BaseException] = []
+    pool = ProcessPool(
+        *(str(app), "f.wait", 1, 30.0, False, Place("f", "wait", NoMemory())),
+        *(lambda *report: reports.put_nowait(report[1:4]), failures.append),
+    )
+    pool.add([Job(claim, 0, 2)])
+    while not pool.running():  # noqa: ASYNC110 - a pool tells nobody
+        await asyncio.sleep(0.01)
+    (slot,) = pool.slots
+    # Nobody reads what the child says before it is killed.
+    (tmp_path / "10").touch()
+    assert select.select([slot.transport.get_extra_info("socket")], [], [], 10)[0]
+    pool.interrupt(slot, slot.item, TIMEOUT)
+
+    assert await reports.get() == (0, 1, None)
+    if shared:
+        # Another child goes on with it.
+        (tmp_path / "11").touch()
+        assert await reports.get() == (1, 2, None)
+    else:
+        assert await reports.get() == (1, 2, GIVEN_BACK)
+    pool.stop()
+    pool.close()
+    await pool.join()
+    assert failures == []

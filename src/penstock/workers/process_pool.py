@@ -46,7 +46,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 class _ChildSlot(Slot, asyncio.Protocol):
     """A child process, and the connection to it."""
 
-    __slots__ = ("_frames", "_pool", "ended", "is_ready", "problem", "process", "transport")
+    __slots__ = ("_frames", "_pool", "ended", "is_killed", "is_ready", "problem", "process", "transport")
 
     def __init__(self, pool: "ProcessPool", process: "subprocess.Popen[bytes]", ended: "asyncio.Future[int]") -> None:
         super().__init__()
@@ -56,6 +56,8 @@ class _ChildSlot(Slot, asyncio.Protocol):
         # Its exit code, when it has one.
         self.ended = ended
         self.is_ready = False
+        # Whether it was killed here, because of the item that it was at.
+        self.is_killed = False
         # Why it cannot handle anything, as it says itself.
         self.problem: str | None = None
         self.transport: asyncio.WriteTransport
@@ -148,6 +150,7 @@ class ProcessPool(Pool):
             slot.send(frames.Cancel(slot.index))
         else:
             # The rest is done when the connection ends.
+            slot.is_killed = True
             slot.kill()
 
     def cancel(self, held: HeldClaim, offsets: "set[int]") -> None:  # noqa: D102
@@ -207,20 +210,23 @@ class ProcessPool(Pool):
         slot.item = None
         if item is not None and held is not None:
             index = slot.index
-            said = f"ChildDied: {_ended(code)} while it handled this item"
-            verdict = (
-                verdict_on_interrupted(why, self._timeout, None, item)
-                if why is not None
-                else Verdict(FAILED, None, said, "ChildDied", noted=item.noted)
-            )
-            self._report(held, index, index + 1, verdict, time.monotonic() - slot.began)
-            if index + 1 < slot.stop:
+            # Killed because of an item that it had done when the signal came, the next one is not to blame.
+            if why is not None or not slot.is_killed:
+                said = f"ChildDied: {_ended(code)} while it handled this item"
+                verdict = (
+                    verdict_on_interrupted(why, self._timeout, None, item)
+                    if why is not None
+                    else Verdict(FAILED, None, said, "ChildDied", noted=item.noted)
+                )
+                self._report(held, index, index + 1, verdict, time.monotonic() - slot.began)
+                index += 1
+                if why is None:
+                    log.warning("a child process of %s died: %s", self._group, _ended(code))
+            if index < slot.stop:
                 if held.shared and not self.stopping:
-                    self._jobs.appendleft(Job(held, index + 1, slot.stop))
+                    self._jobs.appendleft(Job(held, index, slot.stop))
                 else:
-                    self._report(held, index + 1, slot.stop, GIVEN_BACK, 0.0)
-            if why is None:
-                log.warning("a child process of %s died: %s", self._group, _ended(code))
+                    self._report(held, index, slot.stop, GIVEN_BACK, 0.0)
         if self._closed or self.stopping:
             return
         if slot.is_ready:
@@ -232,10 +238,11 @@ class ProcessPool(Pool):
         held, why = slot.held, slot.why
         if held is None or slot.item is None:
             return
+        # Whatever it was interrupted for, it ended before that came.
+        slot.why = None
         # The child knows only its own verdict: it has ended its run if that says so, whatever it becomes here.
         run_ended = verdict is not None and held.ends_with(verdict)
         if why == CANCEL:
-            slot.why = None
             verdict = verdict_on_interrupted(CANCEL, None, None, slot.item)
         elif slot.item.noted:
             # What was noted here, and not asked for by the child.
@@ -252,7 +259,8 @@ class ProcessPool(Pool):
                 # The item was cancelled, so that those behind it overtake nothing: they are a run of their own.
                 self._jobs.appendleft(Job(held, index + 1, slot.stop))
         slot.item = slot.held = None
-        self._idle.append(slot)
+        if not slot.is_killed:
+            self._idle.append(slot)
         self._give()
 
     def _give(self) -> None:
