@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from penstock import Client
 from penstock.demo.live import Live
@@ -56,6 +56,22 @@ def test_a_lost_connection_is_shown_and_recovers_by_itself(
         expect(banner).to_have_count(0)
         # It may have become another gateway meanwhile.
         expect(page.locator(".side .foot")).to_contain_text("read only")
+    # The browser writes a line for each request that fails.
+    look.faults[:] = [fault for fault in look.faults if "ERR_" not in fault]
+
+
+def test_a_chart_is_drawn_although_its_script_did_not_come_at_first(look: Looking) -> None:
+    refused: list[str] = []
+
+    def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        route.abort()
+
+    look.page.route("**/vendor/uplot.js", refuse)
+    page = look.open("/")
+
+    expect(page.locator(".chart canvas").first).to_be_visible()
+    assert len(refused) == 1
     # The browser writes a line for each request that fails.
     look.faults[:] = [fault for fault in look.faults if "ERR_" not in fault]
 

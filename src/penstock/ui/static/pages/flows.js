@@ -2,6 +2,7 @@
 import { html, useEffect, useState } from "../lib/dom.js";
 import * as api from "../lib/api.js";
 import { outline } from "../lib/figures.js";
+import { vendor } from "../lib/late.js";
 import { useResource } from "../lib/live.js";
 import { url } from "../lib/router.js";
 import { may } from "../lib/session.js";
@@ -67,7 +68,7 @@ function Graph({ flows, actions, rates }) {
   useEffect(() => {
     let ended = false;
     const place = async () => {
-      const dagre = await import("../vendor/dagre.js");
+      const dagre = await vendor("dagre");
       const graph = new dagre.Graph();
       graph.setGraph({ rankdir: matchMedia("(max-width: 760px)").matches ? "TB" : "LR", nodesep: 24, ranksep: 96, marginx: 16, marginy: 16 });
       graph.setDefaultEdgeLabel(() => ({}));

@@ -1,6 +1,7 @@
 // Sparklines as plain SVG, charts by uPlot, which is loaded when the first chart is shown.
 import { html, useEffect, useRef } from "../lib/dom.js";
 import { short, clock, number } from "../lib/format.js";
+import { vendor } from "../lib/late.js";
 
 export function Sparkline({ values, label = "recent values" }) {
   const known = (values ?? []).filter((value) => value !== null && value !== undefined);
@@ -33,7 +34,7 @@ export function Chart({ times, series, unit = "", height = 150, label }) {
     let ended = false;
     let observer = null;
     const draw = async () => {
-      const { default: UPlot } = await import("../vendor/uplot.js");
+      const { default: UPlot } = await vendor("uplot");
       if (ended || !box.current) return;
       const make = () => {
         plot.current?.destroy();
