@@ -335,7 +335,8 @@ def test_a_process_that_pushes_and_ends_has_told_others(dsn: str, listener: Conn
 
 
 def test_a_process_listens_only_once_somebody_in_it_waits(dsn: str) -> None:
-    with Client(dsn) as client:
+    # An address of its own: a client of another test, which nobody has closed yet, may listen at this one.
+    with Client(psycopg.conninfo.make_conninfo(dsn, application_name="alone")) as client:
         client.push("q", 1)
         exchange: Any = client._wakes._hints
         deadline = time.monotonic() + SOON
