@@ -25,6 +25,8 @@ from penstock.errors import PenstockError
 log = logging.getLogger("penstock.hints")
 
 _FIRST_RECONNECT, _RECONNECT = 0.05, 1.0
+# Nothing to be made and closed for two descriptors that change now and then.
+_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.DefaultSelector)
 
 
 class _Hint(msgspec.Struct):
@@ -201,18 +203,19 @@ class Exchange(ABC):
         while not self._ending:
             if self._end_if_forgotten():
                 break
-            pause = max(0.0, sent_at + self.debounce - time.monotonic()) if self._pushed else self._patience()
-            if self._wanted and not self.listening:
-                pause = 0.0
-            self._sleep([link.fileno()], pause)
             if self._wanted and not self.listening:
                 link.listen()
                 self.listening = True
-            for payload in link.receive():
-                self._heard(payload)
+            pause = max(0.0, sent_at + self.debounce - time.monotonic()) if self._pushed else self._patience()
+            arrived = self._sleep([link.fileno()], pause)
+            # First of all: somebody waits for it.
             if self._pushed and time.monotonic() >= sent_at + self.debounce:
                 self._send(link)
                 sent_at = time.monotonic()
+            # Also where nothing can be seen to arrive: what came while a hint was sent is in the driver's hands.
+            if arrived or self.listening:
+                for payload in link.receive():
+                    self._heard(payload)
         if self._pushed:
             # The last word of a process that pushes and ends.
             self._send(link)
@@ -226,14 +229,18 @@ class Exchange(ABC):
             self._ending = True
         return self._ending
 
-    def _sleep(self, others: list[int], seconds: float | None) -> None:
-        with selectors.DefaultSelector() as selector:
-            for descriptor in (self._here.fileno(), *others):
+    def _sleep(self, others: list[int], seconds: float | None) -> bool:
+        """Sleep until woken, or for so many seconds, or until something arrives; say whether it has."""
+        here = self._here.fileno()
+        with _Selector() as selector:
+            for descriptor in (here, *others):
                 if descriptor >= 0:
                     selector.register(descriptor, selectors.EVENT_READ)
-            selector.select(seconds)
-        with contextlib.suppress(BlockingIOError):
-            self._here.recv(4096)
+            found = {key.fd for key, _ in selector.select(seconds)}
+        if here in found:
+            with contextlib.suppress(BlockingIOError):
+                self._here.recv(4096)
+        return bool(found - {here})
 
     def _heard(self, payload: str | bytes) -> None:
         try:
