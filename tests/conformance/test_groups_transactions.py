@@ -1,6 +1,7 @@
 """Consume, transform and produce in one transaction: all of it commits, or nothing does."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -115,3 +116,44 @@ def test_nothing_to_pop_in_a_transaction_is_none(open_api: Callable[..., Any]) -
     api = open_api()
     with api.transaction() as tx:
         assert tx.pop("q", "g") is None
+
+
+@pytest.mark.parametrize("how", ["ack", "nack", "renew"])
+def test_a_batch_that_was_popped_inside_is_settled_by_itself_after_the_block(api: Any, mode: str, how: str) -> None:
+    with api.transaction() as tx:
+        batch = tx.pop("q", "g", max_messages=2)
+    # A connection that was lent has gone back: what runs on it now is somebody else's, who rolls it back.
+    with contextlib.suppress(RuntimeError), api.transaction():
+        getattr(batch, how)()
+        raise RuntimeError
+
+    assert batch.settled == (how != "renew")
+    assert api.lag("q", "g") == (1 if how == "ack" else 3)
+    assert len(api.claims("q")) == (1 if how == "renew" else 0)
+
+
+def test_a_batch_whose_claim_was_rolled_back_is_lost(api: Any, mode: str) -> None:
+    batches = []
+
+    def fail() -> None:
+        with api.transaction() as tx:
+            batches.append(tx.pop("q", "g"))
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        fail()
+    with pytest.raises(LeaseLost):
+        batches[0].ack()
+    assert api.lag("q", "g") == 3
+
+
+def test_a_transaction_takes_nothing_after_its_block(api: Any, mode: str) -> None:
+    batch = api.pop("q", "g")
+    with api.transaction() as tx:
+        tx.push("out", 1)
+    for use in (lambda: tx.push("out", 2), lambda: tx.pop("q", "g"), lambda: tx.ack(batch)):
+        with pytest.raises(PenstockError, match="this transaction's block has ended; begin a new one"):
+            use()
+    assert not batch.settled
+    batch.ack()
+    assert (api.lag("q", "g"), drain(api, "out")) == (0, [1])

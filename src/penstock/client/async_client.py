@@ -332,10 +332,13 @@ class AsyncClient(AsyncOperator, AsyncItems, AsyncMonitoring):
         """
         with traces.sending("transaction"):
             async with self._transport.transaction(connection) as scope:
-                tx = AsyncTransaction(scope, self.consumer_id)
-                with tx.block():
-                    yield tx
-                await tx.write(self._spreads)
+                tx = AsyncTransaction(scope, self._consumer, lent=connection is None)
+                try:
+                    with tx.block():
+                        yield tx
+                    await tx.write(self._spreads)
+                finally:
+                    tx.end()
         if connection is None:
             self._wakes.pushed([Place(queue, "") for queue in tx.gathered.queues()])
             for queue, count in tx.gathered.counts().items():

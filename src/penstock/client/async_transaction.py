@@ -10,9 +10,10 @@ from penstock.broker.operations.claiming import Pop
 from penstock.broker.operations.log import GetSpread
 from penstock.broker.operations.operation import Operation
 from penstock.broker.operations.pushing import Push
-from penstock.client.gathering import Gathering
+from penstock.client.gathering import Gathering, ended
 from penstock.client.pushes import Spreads
 from penstock.consuming.async_batch import AsyncBatch
+from penstock.consuming.async_consumer import AsyncConsumer
 
 R = TypeVar("R")
 
@@ -24,12 +25,15 @@ class AsyncTransaction(Gathering):
     produce in one step.
     """
 
-    def __init__(self, scope: AsyncTransactionScope, consumer: str) -> None:
+    def __init__(self, scope: AsyncTransactionScope, consumer: AsyncConsumer, *, lent: bool) -> None:
         super().__init__(scope)
         # Operations that were run as they are.
         self.ran: list[Operation[Any]] = []
         self._scope = scope
         self._consumer = consumer
+        # Whether the connection is the client's own, which somebody else has after the block.
+        self._lent = lent
+        self._has_ended = False
 
     async def pop(
         self,
@@ -49,10 +53,10 @@ class AsyncTransaction(Gathering):
             max_messages,
             max_partitions=max_partitions,
             lease=lease_time(lease),
-            consumer=self._consumer,
+            consumer=self._consumer.id,
         )
         asked_at = time.monotonic()
-        claims = await self._scope.run(wanted)
+        claims = await self._run(wanted)
         if not claims:
             return None
 
@@ -64,16 +68,16 @@ class AsyncTransaction(Gathering):
 
     async def run(self, operation: Operation[R]) -> R:
         """Run an operation as it is, in this transaction."""
-        reply = await self._scope.run(operation)
+        reply = await self._run(operation)
         self.ran.append(operation)
         return reply
 
     async def ack(self, batch: AsyncBatch) -> None:
         """Acknowledge a batch in this transaction, wherever it was popped."""
-        if batch.settled:
+        if batch.settled and not self._has_ended:
             # It may have been here, and a rollback to a savepoint has undone it.
             await self._scope.check()
-        await batch.ack_through(partial(self._settle, batch))
+        await batch.ack_through(partial(self._settle_here, batch))
 
     async def write(self, spreads: Spreads) -> None:
         """Write the pushes that were gathered, at the end of the block."""
@@ -87,7 +91,22 @@ class AsyncTransaction(Gathering):
         for call, of_one in zip(calls, results, strict=True):
             call.written(of_one)
 
+    def end(self) -> None:
+        """Take note that the block is over."""
+        self._has_ended = self._lent
+
+    async def _run(self, operation: Operation[R]) -> R:
+        if self._has_ended:
+            raise ended()
+        return await self._scope.run(operation)
+
     async def _settle(self, batch: AsyncBatch, operation: Operation[Any]) -> Any:
-        reply = await self._scope.run(operation)
+        """Settle a batch that was popped here: in this transaction, and by itself after it."""
+        if self._has_ended:
+            return await self._consumer.settle(operation)
+        return await self._settle_here(batch, operation)
+
+    async def _settle_here(self, batch: AsyncBatch, operation: Operation[Any]) -> Any:
+        reply = await self._run(operation)
         self._settled(batch)
         return reply

@@ -296,10 +296,13 @@ class Client(Operator, Items, Monitoring):
         they are written into your transaction, which commits when you commit it.
         """
         with traces.sending("transaction"), self._transport.transaction(connection) as scope:
-            tx = Transaction(scope, self.consumer_id)
-            with tx.block():
-                yield tx
-            tx.write(self._spreads)
+            tx = Transaction(scope, self._consumer, lent=connection is None)
+            try:
+                with tx.block():
+                    yield tx
+                tx.write(self._spreads)
+            finally:
+                tx.end()
         if connection is None:
             self._wakes.pushed([Place(queue, "") for queue in tx.gathered.queues()])
             for queue, count in tx.gathered.counts().items():

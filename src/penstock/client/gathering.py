@@ -24,6 +24,11 @@ from penstock.errors import PenstockError
 _Key = tuple[Place, Due | None, int]
 
 
+def ended() -> PenstockError:
+    """Return what to raise when a transaction is used after its block."""
+    return PenstockError("this transaction's block has ended; begin a new one")
+
+
 class PendingPush:
     """A push that is written when its transaction's block ends."""
 
@@ -72,7 +77,7 @@ class Gathered:
     ) -> PendingPush:
         """Take a push."""
         if self._ended:
-            raise PenstockError("this transaction's block has ended; begin a new one")
+            raise ended()
         # Here, and not where they are written: the error then comes from the line that has the mistake.
         pushes.require_names(queue, messages)
         pending = PendingPush(messages, due, unique)

@@ -11,9 +11,10 @@ from penstock.broker.operations.log import GetSpread
 from penstock.broker.operations.operation import Operation
 from penstock.broker.operations.pushing import Push
 from penstock.broker.transport import TransactionScope
-from penstock.client.gathering import Gathering
+from penstock.client.gathering import Gathering, ended
 from penstock.client.pushes import Spreads
 from penstock.consuming.batch import Batch
+from penstock.consuming.consumer import Consumer
 
 R = TypeVar("R")
 
@@ -25,12 +26,15 @@ class Transaction(Gathering):
     produce in one step.
     """
 
-    def __init__(self, scope: TransactionScope, consumer: str) -> None:
+    def __init__(self, scope: TransactionScope, consumer: Consumer, *, lent: bool) -> None:
         super().__init__(scope)
         # Operations that were run as they are.
         self.ran: list[Operation[Any]] = []
         self._scope = scope
         self._consumer = consumer
+        # Whether the connection is the client's own, which somebody else has after the block.
+        self._lent = lent
+        self._has_ended = False
 
     def pop(
         self,
@@ -50,10 +54,10 @@ class Transaction(Gathering):
             max_messages,
             max_partitions=max_partitions,
             lease=lease_time(lease),
-            consumer=self._consumer,
+            consumer=self._consumer.id,
         )
         asked_at = time.monotonic()
-        claims = self._scope.run(wanted)
+        claims = self._run(wanted)
         if not claims:
             return None
 
@@ -65,16 +69,16 @@ class Transaction(Gathering):
 
     def run(self, operation: Operation[R]) -> R:
         """Run an operation as it is, in this transaction."""
-        reply = self._scope.run(operation)
+        reply = self._run(operation)
         self.ran.append(operation)
         return reply
 
     def ack(self, batch: Batch) -> None:
         """Acknowledge a batch in this transaction, wherever it was popped."""
-        if batch.settled:
+        if batch.settled and not self._has_ended:
             # It may have been here, and a rollback to a savepoint has undone it.
             self._scope.check()
-        batch.ack_through(partial(self._settle, batch))
+        batch.ack_through(partial(self._settle_here, batch))
 
     def write(self, spreads: Spreads) -> None:
         """Write the pushes that were gathered, at the end of the block."""
@@ -88,7 +92,22 @@ class Transaction(Gathering):
         for call, of_one in zip(calls, results, strict=True):
             call.written(of_one)
 
+    def end(self) -> None:
+        """Take note that the block is over."""
+        self._has_ended = self._lent
+
+    def _run(self, operation: Operation[R]) -> R:
+        if self._has_ended:
+            raise ended()
+        return self._scope.run(operation)
+
     def _settle(self, batch: Batch, operation: Operation[Any]) -> Any:
-        reply = self._scope.run(operation)
+        """Settle a batch that was popped here: in this transaction, and by itself after it."""
+        if self._has_ended:
+            return self._consumer.settle(operation)
+        return self._settle_here(batch, operation)
+
+    def _settle_here(self, batch: Batch, operation: Operation[Any]) -> Any:
+        reply = self._run(operation)
         self._settled(batch)
         return reply
