@@ -16,11 +16,17 @@ from penstock.bench.consume.worker import serve
 
 _THERE = "penstock_bench_there"
 _BACK = "penstock_bench_back"
-_TABLE = "CREATE TABLE IF NOT EXISTS penstock_bench_latency (sent text PRIMARY KEY)"
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS penstock_bench_latency (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, sent text)"
+)
 _NOTIFY = "SELECT pg_notify(%s, %s)"
 _STORE = (
-    "WITH stored AS (INSERT INTO penstock_bench_latency VALUES (%(sent)s) RETURNING sent)"
-    " SELECT pg_notify(%(to)s, sent) FROM stored"
+    "WITH stored AS (INSERT INTO penstock_bench_latency (sent) VALUES (%(sent)s) RETURNING sent)"
+    " SELECT pg_notify(%(to)s, '') FROM stored"
+)
+_TAKE = (
+    "DELETE FROM penstock_bench_latency WHERE id ="
+    " (SELECT id FROM penstock_bench_latency ORDER BY id FOR UPDATE SKIP LOCKED LIMIT 1) RETURNING sent"
 )
 # How long what was sent last may take.
 _GRACE = 15.0
@@ -48,8 +54,15 @@ class Worker:
             self._begin(lambda: client.process(queue, self._took, group="g", stop=self._stop, handle_signals=False))
             return
         listening = self._turn.enter_context(_listening(url, _THERE))
-        answering = self._turn.enter_context(psycopg.connect(url, autocommit=True)) if way != "one way" else None
-        self._begin(lambda: self._listen(listening, answering))
+        if way == "one way":
+            self._begin(lambda: self._listen(listening, None))
+            return
+        other = self._turn.enter_context(psycopg.connect(url, autocommit=True))
+        if way == "plain":
+            other.execute(_TABLE)
+            self._begin(lambda: self._take(listening, other))
+        else:
+            self._begin(lambda: self._listen(listening, other))
 
     def received(self, count: int) -> list[float]:
         """Return how many milliseconds each took, once so many are there, and stop."""
@@ -66,10 +79,9 @@ class Worker:
             return
         connection = self._turn.enter_context(psycopg.connect(url, autocommit=True))
         self._send = lambda: connection.execute(_NOTIFY, (_THERE, str(time.monotonic_ns())))
-        if way == "stored":
-            connection.execute(_TABLE)
+        if way == "plain":
             self._send = lambda: connection.execute(_STORE, {"to": _THERE, "sent": str(time.monotonic_ns())})
-        if way != "one way":
+        if way == "round trip":
             back = self._turn.enter_context(_listening(url, _BACK))
             self._answers = self._times
             self._begin(lambda: self._listen(back, None))
@@ -104,6 +116,13 @@ class Worker:
                 self._times.append(time.monotonic_ns() - int(notice.payload))
                 if answering is not None:
                     answering.execute(_NOTIFY, (_BACK, notice.payload))
+
+    def _take(self, listening: psycopg.Connection[Any], taking: psycopg.Connection[Any]) -> None:
+        while not self._stop.is_set():
+            for _ in listening.notifies(timeout=_NOTICE):
+                # One notice may stand for several rows, and several may come for one.
+                while (row := taking.execute(_TAKE).fetchone()) is not None:
+                    self._times.append(time.monotonic_ns() - int(row[0]))
 
     def _begin(self, work: Callable[[], object]) -> None:
         self._thread = threading.Thread(target=work, daemon=True)
