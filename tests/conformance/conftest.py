@@ -224,6 +224,8 @@ NOT_OVER_HTTP = {
     "test_an_ack_whose_lease_is_gone_takes_the_whole_transaction_back",
     "test_a_claim_that_is_not_acknowledged_inside_is_held_after_the_commit",
     "test_nothing_to_pop_in_a_transaction_is_none",
+    "test_a_batch_that_was_popped_inside_is_settled_by_itself_after_the_block",
+    "test_a_batch_whose_claim_was_rolled_back_is_lost",
 }
 EVERY_OPERATION = {
     *("delayed", "first_use", "health", "keys", "monitoring", "operating", "pushing", "queues", "schedules"),
