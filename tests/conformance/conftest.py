@@ -226,6 +226,7 @@ NOT_OVER_HTTP = {
     "test_nothing_to_pop_in_a_transaction_is_none",
     "test_a_batch_that_was_popped_inside_is_settled_by_itself_after_the_block",
     "test_a_batch_whose_claim_was_rolled_back_is_lost",
+    "test_nothing_that_settles_a_batch_lets_the_transaction_commit_before_it_is_on_disk",
 }
 EVERY_OPERATION = {
     *("delayed", "first_use", "health", "keys", "monitoring", "operating", "pushing", "queues", "schedules"),

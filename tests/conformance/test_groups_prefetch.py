@@ -1,5 +1,6 @@
 """Claiming ahead: the same order, nothing lost, nothing repeated, and what was not handed out is given back."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -215,3 +216,40 @@ def test_what_the_feeder_cannot_do_is_raised_in_the_loop(api: Any) -> None:
     api.push("q", 1)
     with pytest.raises(InvalidInput):
         next(iter(api.consume("q", "g", prefetch=5, mode="nonsense")))
+
+
+@pytest.mark.parametrize("wrong", [1.5, math.nan, "3", None, True, 0, 1 << 31])
+@pytest.mark.parametrize("name", ["max_messages", "max_partitions"])
+def test_what_is_no_number_of_messages_or_partitions_is_refused_and_claims_nothing(
+    api: Any, name: str, wrong: Any
+) -> None:
+    fill(api, "ordered")
+    for take in (
+        lambda: api.pop("q", "g", **{name: wrong}),
+        lambda: list(api.consume("q", "g", idle_timeout=0, **{name: wrong})),
+        lambda: list(api.consume("q", "g", idle_timeout=0, prefetch=2, **{name: wrong})),
+    ):
+        with pytest.raises(InvalidInput, match=f"{name} is .* but must be a whole number from 1 to"):
+            take()
+    assert api.claims("q") == []
+
+
+@pytest.mark.parametrize("wrong", [None, 1, "yes"])
+def test_auto_ack_is_true_or_false(api: Any, wrong: Any) -> None:
+    fill(api, "ordered", partitions=1)
+    for take in (lambda: api.pop("q", "g", auto_ack=wrong), lambda: list(api.consume("q", "g", auto_ack=wrong))):
+        with pytest.raises(InvalidInput, match=r"auto_ack is .* but must be True or False"):
+            take()
+    assert drain(api, "q", "g")
+
+
+@pytest.mark.parametrize("wrong", ["\ud800", "a\0b", 7, b"q"])
+def test_a_client_goes_on_after_names_that_were_refused(api: Any, wrong: Any) -> None:
+    fill(api, "ordered", partitions=1)
+    for queue, group in ((wrong, "g"), ("q", wrong)):
+        with pytest.raises(InvalidInput):
+            list(api.consume(queue, group, idle_timeout=0))
+        with pytest.raises(InvalidInput):
+            api.process(queue, print, group=group, idle_timeout=0)
+    # At the end of the test it is closed.
+    assert drain(api, "q", "g")

@@ -151,9 +151,28 @@ def test_a_transaction_takes_nothing_after_its_block(api: Any, mode: str) -> Non
     batch = api.pop("q", "g")
     with api.transaction() as tx:
         tx.push("out", 1)
-    for use in (lambda: tx.push("out", 2), lambda: tx.pop("q", "g"), lambda: tx.ack(batch)):
+    uses: list[Callable[[], object]] = [lambda: tx.push("out", 2), lambda: tx.pop("q", "g"), lambda: tx.ack(batch)]
+    for use in uses:
         with pytest.raises(PenstockError, match="this transaction's block has ended; begin a new one"):
             use()
     assert not batch.settled
     batch.ack()
     assert (api.lag("q", "g"), drain(api, "out")) == (0, [1])
+
+
+@pytest.mark.parametrize("how", ["ack", "renew", "release"])
+def test_nothing_that_settles_a_batch_lets_the_transaction_commit_before_it_is_on_disk(
+    api: Any, mode: str, how: str
+) -> None:
+    def setting(statement: str) -> str:
+        done = tx.connection.execute(statement)
+        cursor = api._run(done) if asyncio.iscoroutine(done) else done
+        row = cursor.fetchone()
+        return str((api._run(row) if asyncio.iscoroutine(row) else row)[0])
+
+    api.configure_group("q", "g", durable_acks=False)
+    with api.transaction() as tx:
+        assert setting("SELECT set_config('synchronous_commit', 'on', true)") == "on"
+        batch = tx.pop("q", "g", max_messages=1)
+        getattr(batch, how)()
+        assert setting("SELECT current_setting('synchronous_commit')") == "on"

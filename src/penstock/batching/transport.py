@@ -1,7 +1,8 @@
 """The micro-batcher: a transport that wraps another, and runs concurrent operations of one type as one."""
 
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
 
 from penstock import forks
@@ -21,6 +22,8 @@ from penstock.settings import Settings
 R = TypeVar("R")
 # Renewals by many different lease times are run one by one.
 _MOST_LANES = 64
+# How long somebody who is cancelled waits until what was claimed for them is given back, in seconds.
+_LAST_MOMENT = 1.0
 
 
 @asynccontextmanager
@@ -113,9 +116,25 @@ class Batching:
         find = self._kinds.get(type(operation))
         # One whose time is limited cannot wait with others.
         if find is None or timeout is not None or (lane := find(operation)) is None:
-            return await self._transport.run(operation, timeout, retry=retry)
+            running = self._transport.run(operation, timeout, retry=retry)
+            return await (self._undone_if_cancelled(running) if isinstance(operation, Pop) else running)
         reply: R = await lane.submit(operation)
         return reply
+
+    async def _undone_if_cancelled(self, popping: Coroutine[Any, Any, Any]) -> Any:
+        """Pop; where the caller is cancelled meanwhile, give back what came of it."""
+        task = asyncio.ensure_future(popping)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            giving_back = asyncio.ensure_future(self._give_back(task))
+            # It goes on by itself where that takes longer.
+            await asyncio.wait({giving_back}, timeout=_LAST_MOMENT)
+            raise
+
+    async def _give_back(self, popping: "asyncio.Future[Any]") -> None:
+        with suppress(PenstockError):
+            await PopJoiner(self._transport, self.several_pops).abandon(await popping)
 
     async def run_alone(self, operation: Operation[R]) -> R:
         """Run an operation by itself."""

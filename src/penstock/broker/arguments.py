@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from fractions import Fraction
 from numbers import Real
+from operator import index
 from typing import TypeVar, overload
 from uuid import UUID
 
@@ -18,6 +19,8 @@ T = TypeVar("T")
 # As the server has them: a lease is as long as the setting lease_time may be, a delay as long as that of a push.
 _LONGEST_LEASE = 7 * 86_400
 LONGEST_DELAY = 3_155_760_000
+# What the server can count.
+_MOST = (1 << 31) - 1
 # Half of what a lock can be waited for, so that what is added to it on the way stays within that.
 _FOR_EVER = threading.TIMEOUT_MAX / 2
 
@@ -84,6 +87,27 @@ def delay_time(given: Seconds | None) -> float | None:
     if length is None or not 0 <= length <= LONGEST_DELAY:
         raise InvalidInput(f"delay is {given!r} but must be a number of seconds from 0 to {LONGEST_DELAY}")
     return length
+
+
+def whole(name: str, given: int, most: int = _MOST) -> int:
+    """Return a number of messages, partitions or tasks; refuse what is no whole number from 1 to `most`."""
+    # The commonest first, as every pop comes here.
+    if type(given) is int and 1 <= given <= most:
+        return given
+    try:
+        number = None if isinstance(given, bool) else index(given)
+    except TypeError:
+        number = None
+    if number is None or not 1 <= number <= most:
+        raise InvalidInput(f"{name} is {given!r} but must be a whole number from 1 to {most}")
+    return number
+
+
+def truth(name: str, given: bool) -> bool:
+    """Return whether something is wanted; refuse what is neither True nor False."""
+    if given is not True and given is not False:
+        raise InvalidInput(f"{name} is {given!r} but must be True or False")
+    return given
 
 
 def _number_of_seconds(given: object) -> float | None:

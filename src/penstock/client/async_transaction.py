@@ -4,6 +4,8 @@ import time
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+
 from penstock.broker.arguments import Name, Seconds, as_text, lease_time
 from penstock.broker.async_transport import AsyncTransactionScope
 from penstock.broker.operations.claiming import Pop
@@ -98,6 +100,9 @@ class AsyncTransaction(Gathering):
     async def _run(self, operation: Operation[R]) -> R:
         if self._has_ended:
             raise ended()
+        if getattr(operation, "durable", True) is False:
+            # What commits without waiting for the disk takes all else of its transaction with it.
+            operation = msgspec.structs.replace(operation, durable=True)
         return await self._scope.run(operation)
 
     async def _settle(self, batch: AsyncBatch, operation: Operation[Any]) -> Any:

@@ -5,6 +5,8 @@ import time
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+
 from penstock.broker.arguments import Name, Seconds, as_text, lease_time
 from penstock.broker.operations.claiming import Pop
 from penstock.broker.operations.log import GetSpread
@@ -99,6 +101,9 @@ class Transaction(Gathering):
     def _run(self, operation: Operation[R]) -> R:
         if self._has_ended:
             raise ended()
+        if getattr(operation, "durable", True) is False:
+            # What commits without waiting for the disk takes all else of its transaction with it.
+            operation = msgspec.structs.replace(operation, durable=True)
         return self._scope.run(operation)
 
     def _settle(self, batch: Batch, operation: Operation[Any]) -> Any:

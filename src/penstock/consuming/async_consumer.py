@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience
+from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience, truth, whole
 from penstock.broker.async_transport import AsyncTransport
 from penstock.broker.claims import MAX_BYTES, AckedAndPopped, Claim, ClaimRange
 from penstock.broker.counters import Counters
@@ -27,7 +27,7 @@ from penstock.consuming.async_sweeps import AsyncSweeps
 from penstock.consuming.outages import Outage, is_outage
 from penstock.consuming.polling import ReadyCursor, make_consumer_id
 from penstock.consuming.reporting import Reports
-from penstock.consuming.tasks import Signal, finished_or_undone
+from penstock.consuming.tasks import Signal, finished, finished_or_undone
 from penstock.consuming.waiting import Key, Step, WaitGroups
 from penstock.consuming.wakes import Wakes
 from penstock.errors import (
@@ -213,6 +213,8 @@ class AsyncConsumer:
     ) -> AsyncBatch | None:
         """Claim the next messages, and acknowledge the `last` ones; with `wait`, look again for so many seconds."""
         partition, lease, wait = as_text(partition), lease_time(lease), patience("wait", wait)
+        max_messages, max_partitions = whole("max_messages", max_messages), whole("max_partitions", max_partitions)
+        auto_ack = truth("auto_ack", auto_ack)
         # What is handed out need not survive a crash, unless it counts as done.
         wanted = Pop(
             queue, group, partition, max_messages, max_bytes, max_partitions, lease, self.id, auto_ack, durable=auto_ack
@@ -357,7 +359,9 @@ class AsyncConsumer:
             return
         done.undeferred()
         try:
-            await self._ack(done)
+            # A cancellation must not lose what is done.
+            await finished(self._ack(done))  # async only
+            # sync only: self._ack(done)
         except Exception:
             done.abandoned = True
             if stop is None or not stop.is_set():

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from penstock.broker.arguments import Name, Seconds, as_text, lease_time, positive
+from penstock.broker.arguments import Name, Seconds, as_text, lease_time, positive, truth, whole
 from penstock.broker.claims import MAX_BYTES
 from penstock.broker.messages import StoredMessage
+from penstock.broker.names import check_group_names
 from penstock.broker.operations.claiming import Pop
 from penstock.consuming.async_batch import AsyncBatch
 from penstock.consuming.async_consumer import AsyncConsumer, AsyncLast
@@ -60,6 +61,7 @@ class AsyncLoops:
         self, queue: str, group: str = "default", *, prefetch: int = 0, **options: Any
     ) -> AsyncGenerator[AsyncBatch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
+        check_group_names(queue, group)
         if _ahead(prefetch, options) == 0:
             return self._consume_each(queue, group, **options)
         return self._consume_ahead(queue, group, prefetch, **options)
@@ -81,8 +83,8 @@ class AsyncLoops:
         **options: Any,
     ) -> int:
         """Await a function for each message, in `concurrency` tasks; returns how many were handled."""
-        if not 1 <= concurrency <= _MOST_CONCURRENT:
-            raise InvalidInput(f"concurrency is {concurrency} but must be from 1 to {_MOST_CONCURRENT}")
+        concurrency = whole("concurrency", concurrency, _MOST_CONCURRENT)
+        check_group_names(queue, group)
         allowed, ending = positive("timeout", timeout), positive("grace", grace)
         _ahead(prefetch, options)
 
@@ -142,6 +144,10 @@ class AsyncLoops:
         with AsyncHook.of(on_error) as hook:
             try:
                 while stop is None or not stop.is_set():
+                    if owner != self._consumer.id:
+                        # A process that was forked from this one: what it takes from now on is its own.
+                        owner, tally = self._consumer.id, self._consumer.reports.enter(queue, group)
+                        last, outage = AsyncLast(), Outage(f"pop from {queue} for {group}", give_up)
                     held_for, probe = tally.admit()
                     if held_for:
                         # An ack must not wait for the breaker.
@@ -280,20 +286,17 @@ class AsyncLoops:
         subscription: str | datetime = "all",
     ) -> AsyncFeeder:
         """Begin to claim ahead."""
-        if auto_ack:
+        if truth("auto_ack", auto_ack):
             raise InvalidInput(
                 "prefetch and auto_ack exclude each other: what was prefetched would be lost when the loop ends"
             )
-        for name, value in (("max_messages", max_messages), ("max_partitions", max_partitions)):
-            if value < 1:
-                raise InvalidInput(f"{name} is {value} but must be above 0")
         wanted = Pop(
             queue,
             group,
             as_text(partition),
-            max_messages,
+            whole("max_messages", max_messages),
             max_bytes,
-            max_partitions,
+            whole("max_partitions", max_partitions),
             lease_time(lease),
             self._consumer.id,
             durable=False,

@@ -62,7 +62,9 @@ class Batch(ClaimedMessages):
         while True:
             try:
                 done = self._run_checked(operation, outage.left())
-            except LeaseLost:
+            except LeaseLost as lost:
+                if outage.begun:
+                    lost.add_note("An attempt before, whose answer did not arrive, may have settled it")
                 raise
             except PenstockError as error:
                 if stopped:

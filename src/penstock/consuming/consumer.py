@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience
+from penstock.broker.arguments import Name, Seconds, as_text, lease_time, patience, truth, whole
 from penstock.broker.claims import MAX_BYTES, AckedAndPopped, Claim, ClaimRange
 from penstock.broker.counters import Counters
 from penstock.broker.infos import SweepResult
@@ -198,6 +198,8 @@ class Consumer:
     ) -> Batch | None:
         """Claim the next messages, and acknowledge the `last` ones; with `wait`, look again for so many seconds."""
         partition, lease, wait = as_text(partition), lease_time(lease), patience("wait", wait)
+        max_messages, max_partitions = whole("max_messages", max_messages), whole("max_partitions", max_partitions)
+        auto_ack = truth("auto_ack", auto_ack)
         # What is handed out need not survive a crash, unless it counts as done.
         wanted = Pop(
             queue, group, partition, max_messages, max_bytes, max_partitions, lease, self.id, auto_ack, durable=auto_ack

@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from penstock.broker.arguments import Name, Seconds, as_text, lease_time, positive
+from penstock.broker.arguments import Name, Seconds, as_text, lease_time, positive, truth, whole
 from penstock.broker.claims import MAX_BYTES
 from penstock.broker.messages import StoredMessage
+from penstock.broker.names import check_group_names
 from penstock.broker.operations.claiming import Pop
 from penstock.consuming.batch import Batch
 from penstock.consuming.claimed import waited
@@ -61,6 +62,7 @@ class Loops:
         self, queue: str, group: str = "default", *, prefetch: int = 0, **options: Any
     ) -> Generator[Batch, None]:
         """Yield batches as they come, and keep their leases alive in the background."""
+        check_group_names(queue, group)
         if _ahead(prefetch, options) == 0:
             return self._consume_each(queue, group, **options)
         return self._consume_ahead(queue, group, prefetch, **options)
@@ -82,8 +84,8 @@ class Loops:
         **options: Any,
     ) -> int:
         """Call a function for each message, in `concurrency` threads; returns how many were handled."""
-        if not 1 <= concurrency <= _MOST_CONCURRENT:
-            raise InvalidInput(f"concurrency is {concurrency} but must be from 1 to {_MOST_CONCURRENT}")
+        concurrency = whole("concurrency", concurrency, _MOST_CONCURRENT)
+        check_group_names(queue, group)
         allowed, ending = positive("timeout", timeout), positive("grace", grace)
         _ahead(prefetch, options)
 
@@ -141,6 +143,10 @@ class Loops:
         with Hook.of(on_error) as hook:
             try:
                 while stop is None or not stop.is_set():
+                    if owner != self._consumer.id:
+                        # A process that was forked from this one: what it takes from now on is its own.
+                        owner, tally = self._consumer.id, self._consumer.reports.enter(queue, group)
+                        last, outage = Last(), Outage(f"pop from {queue} for {group}", give_up)
                     held_for, probe = tally.admit()
                     if held_for:
                         # An ack must not wait for the breaker.
@@ -279,20 +285,17 @@ class Loops:
         subscription: str | datetime = "all",
     ) -> Feeder:
         """Begin to claim ahead."""
-        if auto_ack:
+        if truth("auto_ack", auto_ack):
             raise InvalidInput(
                 "prefetch and auto_ack exclude each other: what was prefetched would be lost when the loop ends"
             )
-        for name, value in (("max_messages", max_messages), ("max_partitions", max_partitions)):
-            if value < 1:
-                raise InvalidInput(f"{name} is {value} but must be above 0")
         wanted = Pop(
             queue,
             group,
             as_text(partition),
-            max_messages,
+            whole("max_messages", max_messages),
             max_bytes,
-            max_partitions,
+            whole("max_partitions", max_partitions),
             lease_time(lease),
             self._consumer.id,
             durable=False,

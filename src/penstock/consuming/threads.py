@@ -44,8 +44,12 @@ class Signal:
         self._event.clear()
 
 
+# How long the thread that renews waits for the next batch, in seconds.
+_LINGER = 10.0
+
+
 class Renewals:
-    """Renews batches while they are in work. One daemon thread for all, started when first used."""
+    """Renews batches while they are in work. One daemon thread for all, which ends when there are none for long."""
 
     def __init__(self) -> None:
         self._begin()
@@ -65,7 +69,7 @@ class Renewals:
         with self._changed:
             self._leases[batch] = lease
             due = self._due[batch] = time.monotonic() + first_pause(batch, lease)
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="penstock-renewals", daemon=True)
                 self._thread.start()
             elif due < self._wakes_at:
@@ -86,9 +90,13 @@ class Renewals:
                 due = {batch: self._leases[batch] for batch, moment in self._due.items() if moment <= now}
                 if not due:
                     # No later than it was to wake up before, although that batch is done: the next one would wake it.
-                    before = self._wakes_at if self._wakes_at > now else now + 3600
+                    before = self._wakes_at if self._wakes_at > now else now + _LINGER
                     self._wakes_at = min(before, *self._due.values()) if self._due else before
                     self._changed.wait(self._wakes_at - now)
+                    if not self._due and time.monotonic() >= self._wakes_at:
+                        # The next batch begins another one; until then nobody may need it, the client being closed.
+                        self._thread = None
+                        return
                     continue
                 for batch, lease in due.items():
                     self._due[batch] = now + pause_between(batch, lease)

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from penstock import forks
 from penstock.errors import MissingExtra, ValkeyUnusable
 from penstock.settings import Settings
 
@@ -41,8 +42,13 @@ class Address:
     def __init__(self, settings: Settings, target: Target | None) -> None:
         self.settings = settings
         self._given = target
-        self._lock = threading.Lock()
         self._instance: Instance | None = None
+        self._begin()
+        forks.renew_in_children(self._begin)
+
+    def _begin(self) -> None:
+        """Make what belongs to one process: a thread of the parent may hold its lock for ever."""
+        self._lock = threading.Lock()
 
     @property
     def is_embedded(self) -> bool:

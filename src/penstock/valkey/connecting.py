@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from penstock import forks
 from penstock.errors import MissingExtra, ValkeyUnavailable, ValkeyUnusable
 from penstock.valkey.address import Address, Target
 
@@ -64,7 +65,7 @@ async def connect_running_async(
 async def _connect_async(
     address: Address, target: Target, call_timeout: float | None, check: bool
 ) -> "valkey.asyncio.Valkey":
-    _require_package()
+    load_driver()
     import valkey.asyncio
     from valkey.asyncio.retry import Retry
     from valkey.backoff import NoBackoff
@@ -86,7 +87,7 @@ async def _connect_async(
 def _connect(
     address: Address, target: Target, call_timeout: float | None, check: bool, alone: bool = False
 ) -> "valkey.Valkey":
-    _require_package()
+    load_driver()
     import valkey
     from valkey.backoff import NoBackoff
     from valkey.retry import Retry
@@ -111,6 +112,7 @@ def _connect(
 @contextmanager
 def failures(address: Address) -> Iterator[None]:
     """Raise errors of penstock for those of valkey-py: what it says never has the password."""
+    load_driver()
     from valkey import exceptions
 
     try:
@@ -199,6 +201,10 @@ def _options(address: Address, target: Target, call_timeout: float | None) -> di
     }
 
 
-def _require_package() -> None:
+def load_driver() -> None:
+    """Import valkey-py, which takes a moment; to be called before anything of it is imported where it is used."""
     if find_spec("valkey") is None:
         raise MissingExtra("warm", "A client of Valkey")
+    # A process that is forked while another thread imports could never import the same itself.
+    with forks.opening():
+        import valkey.asyncio  # noqa: F401

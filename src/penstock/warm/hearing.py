@@ -10,7 +10,7 @@ from weakref import ref
 from penstock.broker.hints import HintListener, Hints
 from penstock.errors import PenstockError
 from penstock.valkey.address import Address
-from penstock.valkey.connecting import connect_running
+from penstock.valkey.connecting import connect_running, load_driver
 
 if TYPE_CHECKING:
     import valkey
@@ -78,6 +78,7 @@ def _follow(client: "valkey.Valkey", listener: "ref[HintListener]", ended: threa
 
 
 def _driver_errors() -> tuple[type[Exception], ...]:
+    load_driver()
     from valkey.exceptions import ValkeyError
 
     return (ValkeyError,)

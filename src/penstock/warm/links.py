@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock import forks
 from penstock.errors import PenstockError, ValkeyUnavailable
 from penstock.valkey.address import Address
-from penstock.valkey.connecting import connect_async, connect_running, connect_running_async, failures
+from penstock.valkey.connecting import connect_async, connect_running, connect_running_async, failures, load_driver
 from penstock.warm.library import Library, library
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class _State:
     @cached_property
     def response_error(self) -> type[Exception]:
         """What the driver raises when a command is refused; imported only where it is used."""
+        load_driver()
         from valkey.exceptions import ResponseError
 
         return ResponseError
@@ -77,6 +78,7 @@ class _State:
     @cached_property
     def errors(self) -> tuple[type[Exception], ...]:
         """What a call may raise."""
+        load_driver()
         from valkey.exceptions import ValkeyError
 
         return ValkeyError, OSError, PenstockError

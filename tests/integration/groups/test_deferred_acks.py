@@ -4,14 +4,17 @@ import asyncio
 import logging
 import threading
 import time
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from typing import Any
 
 import pytest
 
+from databases import Connection
 from penstock import AsyncClient, Client, settings
 from penstock.broker.operations.claiming import Ack, AckAndPop
 from penstock.broker.operations.operation import Operation
+from penstock.consuming import threads
+from penstock.consuming.async_consumer import AsyncLast
 from penstock.errors import Unavailable
 from penstock.postgres.async_database import AsyncDatabase
 from penstock.postgres.database import Database
@@ -207,3 +210,60 @@ def test_a_lost_lease_is_logged_and_the_loop_goes_on(penstock_dsn: str, caplog: 
         assert client.lag("q") == 0
     assert seen == COUNT + 1
     assert any("lease of" in record.getMessage() for record in caplog.records)
+
+
+async def test_an_ack_that_waits_when_its_task_is_cancelled_is_not_lost(dsn: str, sql: Connection) -> None:
+    async with AsyncClient(dsn) as client:
+        await client.push("q", 1)
+        batch = await client.pop("q", "g")
+        assert batch is not None
+        last = AsyncLast()
+        last.note(batch)
+        with sql.transaction():
+            sql.execute("LOCK TABLE penstock.journal IN ACCESS EXCLUSIVE MODE")
+            acking = asyncio.create_task(client._consumer.ack_now(last, None))
+            while not batch.settled and not acking.done():
+                if await waits_for_lock(sql):
+                    break
+            acking.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await acking
+        assert await client.lag("q", "g") == 0
+
+
+async def waits_for_lock(sql: Connection) -> bool:
+    await asyncio.sleep(0.01)
+    return bool(sql.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone())
+
+
+@pytest.mark.parametrize("pop_batching", [True, False])
+async def test_what_a_cancelled_pop_has_claimed_is_given_back(dsn: str, pop_batching: bool) -> None:
+    async with AsyncClient(dsn, pop_batching=pop_batching) as client:
+        await client.push("q", 1)
+        await client.create_group("q", "g")
+        for pause in range(30):
+            popping = asyncio.create_task(client.pop("q", "g"))
+            await asyncio.sleep(pause / 10_000)
+            popping.cancel()
+            with suppress(asyncio.CancelledError):
+                if (batch := await popping) is not None:
+                    await batch.release()
+        batch = await client.pop("q", "g", wait=5)
+        assert batch is not None
+        assert batch.messages[0].attempt == 1
+
+
+def test_the_thread_that_renews_ends_when_there_is_nothing_to_renew(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_LINGER", 0.05)
+    renewals = client._loops._renewals
+    for number in range(2):
+        client.push("q", number)
+        for batch in client.consume("q", "g", idle_timeout=0):
+            with batch:
+                assert renewals._thread is not None
+        deadline = time.monotonic() + 30
+        while renewals._thread is not None:
+            assert time.monotonic() < deadline

@@ -171,3 +171,15 @@ def test_consuming_above_read_committed_is_refused_and_says_what_to_do(
         caller.rollback()
     ack(sql, claim)
     assert offsets(drain(sql)) == [1]
+
+
+def test_a_pop_that_does_not_say_whether_it_acknowledges_is_refused(sql: Connection) -> None:
+    one = "SELECT * FROM penstock.pop_claims('q', 'g', auto_ack => NULL)"
+    several = (
+        "SELECT * FROM penstock.pop_claims_batch('{q}', '{g}', '{NULL}', '{1}', '{100}', '{1}', '{NULL}', '{c}',"
+        " '{NULL}', '{NULL}')"
+    )
+    for statement in (one, several):
+        with pytest.raises(errors.InvalidParameterValue, match="auto_ack is null but must be true or false"):
+            sql.execute(statement.encode())
+    assert sql.execute("SELECT count(*) FROM penstock.journal").fetchall() == [(0,)]

@@ -3,6 +3,8 @@
 import asyncio
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -232,3 +234,55 @@ def test_a_child_that_leaves_its_parents_loop_leaves_its_batch_alone(client: Cli
         if os.getpid() != parent:
             os._exit(0)
     assert client.lag("q", "g") == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"defer_acks": True}])
+def test_a_child_that_goes_on_with_its_parents_loop_acknowledges_what_it_takes(
+    client: Client, options: dict[str, Any]
+) -> None:
+    client.push_many("q", [(f"p{partition}", number) for partition in range(4) for number in range(5)])
+    parent = os.getpid()
+    try:
+        for batch in client.consume("q", "g", max_messages=1, idle_timeout=0.2, **options):
+            with batch:
+                if os.getpid() == parent:
+                    child = os.fork()
+                    if child:
+                        join(child)
+                        break
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    # All but the partition whose first message the parent had in its hands.
+    assert client.lag("q", "g") in (4, 5)
+    assert client.claims("q", "g") == []
+
+
+def test_a_child_that_is_forked_while_a_driver_is_imported_can_import_it() -> None:
+    script = """
+import os, threading, time
+from penstock.valkey import connecting
+imported = threading.Event()
+def load():
+    imported.set()
+    connecting.load_driver()
+threading.Thread(target=load).start()
+imported.wait()
+time.sleep(float(os.environ["PAUSE"]))
+child = os.fork()
+if child == 0:
+    connecting.load_driver()
+    os._exit(0)
+deadline = time.monotonic() + 20
+while time.monotonic() < deadline:
+    if os.waitpid(child, os.WNOHANG)[0]:
+        raise SystemExit(0)
+    time.sleep(0.01)
+os.kill(child, 9)
+raise SystemExit("the child hangs")
+"""
+    for pause in ("0.002", "0.01", "0.03"):
+        ran = subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, "PAUSE": pause}, capture_output=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr

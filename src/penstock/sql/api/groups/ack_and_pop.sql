@@ -105,15 +105,16 @@ BEGIN
     -- A lease_time of null is the group's; of the others each must be a number, or there would be no end.
     IF (
         max_messages > 0 AND max_partitions > 0 AND max_bytes > 0 AND coalesce(lease_time, 1) > 0
-        AND coalesce(lease_time, 1) <= 604800 AND ahead IS NOT NULL AND current_setting('transaction_isolation') = 'read committed'
+        AND coalesce(lease_time, 1) <= 604800 AND (ahead = auto_ack) IS NOT NULL AND current_setting('transaction_isolation') = 'read committed'
     ) IS NOT TRUE THEN
         IF (max_messages > 0 AND max_partitions > 0 AND max_bytes > 0) IS NOT TRUE OR lease_time <= 0 OR lease_time > 604800
         THEN
             RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0, and lease_time at most 604800'
                 USING ERRCODE = 'invalid_parameter_value';
         END IF;
-        IF ahead IS NULL THEN
-            RAISE EXCEPTION 'ahead is null but must be true or false' USING ERRCODE = 'invalid_parameter_value';
+        IF ahead IS NULL OR auto_ack IS NULL THEN
+            RAISE EXCEPTION '% is null but must be true or false', CASE WHEN ahead IS NULL THEN 'ahead' ELSE 'auto_ack' END
+                USING ERRCODE = 'invalid_parameter_value';
         END IF;
         PERFORM penstock.require_read_committed(CASE WHEN cardinality(lease_ids) > 0 THEN 'ack' ELSE 'pop' END);
     END IF;

@@ -77,6 +77,9 @@ BEGIN
         RAISE EXCEPTION 'max_messages, max_bytes, max_partitions and lease_time must be above 0, and lease_time at most 604800'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    IF array_position(auto_acks, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'auto_ack is null but must be true or false' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM penstock.require_read_committed('pop');
     FOR wish IN
         -- Requests that are alike are one wish; those that name a partition come first.
