@@ -25,7 +25,7 @@ def public_methods(kind: type[Any]) -> list[str]:
     # What these do is between the parts of the client.
     internal = {
         *("ack_through", "block", "settle", "settle_through_outages", "settling"),
-        *("ack_or_defer", "acked_with_pop", "acknowledged", "count_for", "reopen", "undeferred", "write"),
+        *("ack_or_defer", "acked_with_pop", "acknowledged", "count_for", "end", "reopen", "undeferred", "write"),
     }
     return [
         name
