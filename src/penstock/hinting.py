@@ -19,7 +19,7 @@ from weakref import ref
 
 import msgspec
 
-from penstock.broker.hints import HintListener
+from penstock.broker.hints import Hint, HintListener
 from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.hints")
@@ -27,11 +27,6 @@ log = logging.getLogger("penstock.hints")
 _FIRST_RECONNECT, _RECONNECT = 0.05, 1.0
 # Nothing to be made and closed for two descriptors that change now and then.
 _Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.DefaultSelector)
-
-
-class _Hint(msgspec.Struct):
-    sender: str
-    queues: list[str]
 
 
 class Link(Protocol):
@@ -100,6 +95,7 @@ class Exchange(ABC):
         self._id = uuid4().hex
         self._lock = threading.Lock()
         self._pushed: set[str] = set()
+        self._sent_at = float("-inf")
         self._ending = False
         self._wanted = False
         # Whether the hints of others arrive at present.
@@ -133,6 +129,15 @@ class Exchange(ABC):
             self._pushed.update(queues)
         if idle:
             self._wake()
+
+    def carry(self, queues: Iterable[str], quiet: float) -> Hint | None:
+        """Return a hint for a push to take along, if this process has sent none for `quiet` seconds."""
+        now = time.monotonic()
+        with self._lock:
+            if self._pushed or now < self._sent_at + quiet:
+                return None
+            self._sent_at = now
+        return Hint(self._id, list(queues))
 
     def begin_to_end(self) -> None:
         """End soon, after the last word."""
@@ -199,19 +204,18 @@ class Exchange(ABC):
         self._there.close()
 
     def _serve(self, link: Link) -> None:
-        sent_at = float("-inf")
         while not self._ending:
             if self._end_if_forgotten():
                 break
             if self._wanted and not self.listening:
                 link.listen()
                 self.listening = True
-            pause = max(0.0, sent_at + self.debounce - time.monotonic()) if self._pushed else self._patience()
+            pause = max(0.0, self._sent_at + self.debounce - time.monotonic()) if self._pushed else self._patience()
             arrived = self._sleep([link.fileno()], pause)
             # First of all: somebody waits for it.
-            if self._pushed and time.monotonic() >= sent_at + self.debounce:
+            if self._pushed and time.monotonic() >= self._sent_at + self.debounce:
                 self._send(link)
-                sent_at = time.monotonic()
+                self._sent_at = time.monotonic()
             # Also where nothing can be seen to arrive: what came while a hint was sent is in the driver's hands.
             if arrived or self.listening:
                 for payload in link.receive():
@@ -244,7 +248,7 @@ class Exchange(ABC):
 
     def _heard(self, payload: str | bytes) -> None:
         try:
-            hint = msgspec.json.decode(payload, type=_Hint)
+            hint = msgspec.json.decode(payload, type=Hint)
         except (msgspec.MsgspecError, RecursionError):
             # Everybody who may log in can send anything here.
             return
@@ -254,13 +258,8 @@ class Exchange(ABC):
 
     def _send(self, link: Link) -> None:
         queues = self._take()
-        payload = msgspec.json.encode(_Hint(self._id, queues))
-        while len(payload) > self.most_bytes:
-            # Some of them will do: they are hints.
-            queues = queues[: len(queues) // 2]
-            payload = msgspec.json.encode(_Hint(self._id, queues))
         try:
-            link.send(payload)
+            link.send(Hint(self._id, queues).encode(self.most_bytes))
         except BaseException:
             with self._lock:
                 self._pushed.update(queues)

@@ -9,6 +9,7 @@ import msgspec
 from penstock.batching.lane import Alone
 from penstock.broker.async_transport import AsyncTransport
 from penstock.broker.claims import Claim
+from penstock.broker.hints import Hint
 from penstock.broker.infos import SweepResult
 from penstock.broker.messages import PushResult
 from penstock.broker.operations.claiming import (
@@ -74,7 +75,10 @@ class PushJoiner:
             for batch in operation.batches:
                 segments.setdefault(batch.place, []).extend(batch.segments)
         joint = Push(
-            [PushBatch(place, join(found)) for place, found in segments.items()], self._producer.stamp(), lock_timeout
+            [PushBatch(place, join(found)) for place, found in segments.items()],
+            self._producer.stamp(),
+            lock_timeout,
+            _joint_hint([operation.hint for operation in operations]),
         )
         stored = await self._transport.run(joint)
         results = dict(zip(segments, stored, strict=True))
@@ -292,3 +296,11 @@ def _from_one_place(pops: Sequence[Pop]) -> Sequence[Pop]:
 
 def _with_timeout(operation: Locking, lock_timeout: float | None) -> Locking:
     return operation if lock_timeout is None else msgspec.structs.replace(operation, lock_timeout=lock_timeout)
+
+
+def _joint_hint(hints: Sequence[Hint | None]) -> Hint | None:
+    """Return one hint for all; they have the same sender, because one client joins them."""
+    given = [hint for hint in hints if hint is not None]
+    if not given:
+        return None
+    return Hint(given[0].sender, list({queue: None for hint in given for queue in hint.queues}))

@@ -6,6 +6,22 @@ A hint may be lost, so nothing depends on it.
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+import msgspec
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """Who pushed, and to which queues. The sender is known by it, and does not wake itself."""
+
+    sender: str
+    queues: list[str]
+
+    def encode(self, most_bytes: int) -> bytes:
+        """Write it in so many bytes; some of the queues will do where not all have room."""
+        payload = msgspec.json.encode(self)
+        if len(payload) <= most_bytes:
+            return payload
+        return Hint(self.sender, self.queues[: len(self.queues) // 2]).encode(most_bytes)
+
 
 class HintListener(Protocol):
     """Who wants to hear that other processes have pushed."""
@@ -32,6 +48,9 @@ class Hints(Protocol):
 
     def announce(self, queues: Iterable[str]) -> None:
         """Say that something was pushed to these queues, in a moment."""
+
+    def carry(self, queues: Iterable[str]) -> Hint | None:
+        """Return the hint for a push to take along in its own transaction; None where it is announced afterwards."""
 
     def close(self) -> None:
         """Listen no more."""

@@ -224,6 +224,7 @@ class AsyncClient(AsyncOperator, AsyncItems, AsyncMonitoring):
         A push that has a stamp keeps it: whoever sent it may send it again.
         """
         alone = isinstance(operation, Push) and operation.stamped  # async only
+        operation = self._wakes.with_hint(operation)
         reply = await (self._batching.run_alone if alone else self._transport.run)(operation)  # async only
         # sync only: reply = self._transport.run(operation)
         self._wakes.ran(operation)
@@ -669,8 +670,9 @@ class AsyncClient(AsyncOperator, AsyncItems, AsyncMonitoring):
 
     async def _push(self, batches: list[PushBatch]) -> list[PushResult]:
         """Push, and wake those who wait for it."""
-        results = await self._transport.run(Push(batches, self._producer.stamp()))
-        self._wakes.pushed([batch.place for batch in batches])
+        push = self._wakes.with_hint(Push(batches, self._producer.stamp()))
+        results = await self._transport.run(push)
+        self._wakes.ran(push)
         for batch in batches:
             self._reports.pushed(batch.place.queue, sum(segment.count for segment in batch.segments))
         return results

@@ -190,6 +190,7 @@ class Client(Operator, Items, Monitoring):
 
         A push that has a stamp keeps it: whoever sent it may send it again.
         """
+        operation = self._wakes.with_hint(operation)
         reply = self._transport.run(operation)
         self._wakes.ran(operation)
         return reply
@@ -630,8 +631,9 @@ class Client(Operator, Items, Monitoring):
 
     def _push(self, batches: list[PushBatch]) -> list[PushResult]:
         """Push, and wake those who wait for it."""
-        results = self._transport.run(Push(batches, self._producer.stamp()))
-        self._wakes.pushed([batch.place for batch in batches])
+        push = self._wakes.with_hint(Push(batches, self._producer.stamp()))
+        results = self._transport.run(push)
+        self._wakes.ran(push)
         for batch in batches:
             self._reports.pushed(batch.place.queue, sum(segment.count for segment in batch.segments))
         return results

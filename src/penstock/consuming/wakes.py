@@ -3,8 +3,10 @@
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
+
+import msgspec
 
 from penstock import forks
 from penstock.broker.counters import Counters
@@ -15,6 +17,8 @@ from penstock.broker.operations.operation import Operation
 from penstock.broker.operations.pushing import Push
 from penstock.broker.places import Place
 from penstock.consuming.waiting import WaitGroups
+
+O = TypeVar("O", bound=Operation[Any])  # noqa: E741
 
 # Who waits for results waits for this queue, which cannot be one; a partition of it is the id of a message.
 RESULTS = "~results"
@@ -100,11 +104,26 @@ class Wakes:
         if self.notify:
             self._with_hints().listen()
 
-    def pushed(self, places: Collection[Place]) -> None:
-        """Wake those who wait for what was pushed; a place without a partition may be any of the queue."""
+    def with_hint(self, operation: O) -> O:
+        """Let a push take the hint to other processes along, where it may.
+
+        Not the first one: before it, it is not known how hints are sent.
+        """
+        if not isinstance(operation, Push) or self._hints is None or not self.notify:
+            return operation
+        hint = self._hints.carry([batch.place.queue for batch in operation.batches])
+        return operation if hint is None else msgspec.structs.replace(operation, hint=hint)
+
+    def pushed(self, places: Collection[Place], *, hinted: bool = False) -> None:
+        """Wake those who wait for what was pushed; a place without a partition may be any of the queue.
+
+        Other processes get a hint, unless the push took it along.
+        """
         if _waits:
             wake(self._transport.address, places)
-        if self.notify and places:
+        if hinted:
+            self.sent()
+        elif self.notify and places:
             self._with_hints().announce(place.queue for place in places)
         if self._followers:
             self._pass_on({place.queue for place in places})
@@ -113,7 +132,7 @@ class Wakes:
         """Wake those who wait for what an operation has brought, whoever asked for it."""
         match operation:
             case Push():
-                self.pushed([batch.place for batch in operation.batches])
+                self.pushed([batch.place for batch in operation.batches], hinted=operation.hint is not None)
             case SettleItems():
                 self.pushed([output.push.place for output in operation.outputs])
                 if operation.results:

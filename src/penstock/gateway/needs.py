@@ -157,7 +157,8 @@ def needs_of(operation: Operation[Any]) -> Iterator[tuple[Scope, str | AnyQueue 
     queues: set[str | AnyQueue | None]
     match operation:
         case pushing.Push():
-            queues = {batch.place.queue for batch in operation.batches}
+            hinted = operation.hint.queues if operation.hint else ()
+            queues = {*(batch.place.queue for batch in operation.batches), *hinted}
         case claiming.HasPendingMany():
             queues = {each.queue for each in operation.asks}
         case claiming.PopMany():

@@ -8,7 +8,7 @@ from weakref import ref
 
 import msgspec
 
-from penstock.broker.hints import HintListener
+from penstock.broker.hints import Hint, HintListener
 from penstock.errors import PenstockError
 from penstock.http.address import API, GatewayAddress
 from penstock.http.sockets import Stream, connect
@@ -48,6 +48,10 @@ class GatewayHints:
 
     def announce(self, queues: Iterable[str]) -> None:
         """Say nothing: the gateway has told everybody when it pushed."""
+
+    def carry(self, queues: Iterable[str]) -> Hint | None:
+        """Let nothing be carried: the gateway sees to it."""
+        return None
 
     def close(self) -> None:
         """Listen no more."""

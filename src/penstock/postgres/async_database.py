@@ -15,14 +15,16 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 import psycopg
 import psycopg_pool
 
 from penstock import forks
 from penstock.broker.hints import HintListener
 from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
 from penstock.broker.retries import Attempts
-from penstock.errors import PenstockError, Retryable, Unavailable
+from penstock.errors import MessageTooLarge, PenstockError, Retryable, Unavailable
 from penstock.postgres import hints, pools, savepoints, user_connections
 from penstock.postgres.address import Address, open_address, redact
 from penstock.postgres.async_scopes import AsyncScope
@@ -35,6 +37,7 @@ from penstock.settings import Settings
 log = logging.getLogger("penstock.database")
 
 R = TypeVar("R")
+O = TypeVar("O", bound=Operation[Any])  # noqa: E741
 # How long to wait for the pool before looking whether an embedded server has to be started again.
 _PATIENCE = 2.0
 # How long the connection that is kept for the next call may pass the pool by, which replaces those that are old.
@@ -107,6 +110,12 @@ class AsyncDatabase:
                     return call.parse(await self.execute(connection, call))
                 finally:
                     await self._give_back(pool, connection)
+            except MessageTooLarge:
+                hinted, operation = operation, _without_hint(operation)
+                if operation is hinted:
+                    raise
+                # It may be the server's queue of notifications that is full, and a push does not fail for that.
+                call = call_for(operation)
             except (Unavailable, Retryable) as error:
                 if not retry:
                     raise
@@ -335,3 +344,10 @@ class AsyncDatabase:
         )
         await pool.open()
         return pool
+
+
+def _without_hint(operation: O) -> O:
+    """Return a push without the hint that it takes along, and any other operation as it is."""
+    if not isinstance(operation, Push) or operation.hint is None:
+        return operation
+    return msgspec.structs.replace(operation, hint=None)

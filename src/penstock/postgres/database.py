@@ -16,14 +16,16 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 import psycopg
 import psycopg_pool
 
 from penstock import forks
 from penstock.broker.hints import HintListener
 from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.pushing import Push
 from penstock.broker.retries import Attempts
-from penstock.errors import PenstockError, Retryable, Unavailable
+from penstock.errors import MessageTooLarge, PenstockError, Retryable, Unavailable
 from penstock.postgres import hints, pools, savepoints, user_connections
 from penstock.postgres.address import Address, open_address, redact
 from penstock.postgres.deadlines import Limited, Watchdog
@@ -36,6 +38,7 @@ from penstock.settings import Settings
 log = logging.getLogger("penstock.database")
 
 R = TypeVar("R")
+O = TypeVar("O", bound=Operation[Any])  # noqa: E741
 # How long to wait for the pool before looking whether an embedded server has to be started again.
 _PATIENCE = 2.0
 # How long the connection that is kept for the next call may pass the pool by, which replaces those that are old.
@@ -106,6 +109,12 @@ class Database:
                     return call.parse(self.execute(connection, call))
                 finally:
                     self._give_back(pool, connection)
+            except MessageTooLarge:
+                hinted, operation = operation, _without_hint(operation)
+                if operation is hinted:
+                    raise
+                # It may be the server's queue of notifications that is full, and a push does not fail for that.
+                call = call_for(operation)
             except (Unavailable, Retryable) as error:
                 if not retry:
                     raise
@@ -328,3 +337,10 @@ class Database:
         )
         pool.open()
         return pool
+
+
+def _without_hint(operation: O) -> O:
+    """Return a push without the hint that it takes along, and any other operation as it is."""
+    if not isinstance(operation, Push) or operation.hint is None:
+        return operation
+    return msgspec.structs.replace(operation, hint=None)

@@ -1,7 +1,9 @@
 """Hints between processes: through Valkey where there is one, else by NOTIFY.
 
-A NOTIFY is sent after the commit of the push, from a thread and on a connection of its own, and at most one for each
-moment: NOTIFY takes a lock of the whole database when it commits, and a push must not. Valkey has no such lock. Who
+NOTIFY takes a lock of the whole database when it commits, and holds it until the disk has it. So busy producers send
+theirs after the commit of the push, from a thread and on a connection of its own, at most one for each moment. The
+first push after a while takes its hint along instead: nobody is in its way, and who waits hears of it sooner. Valkey
+has no such lock. Who
 waits listens on both: what the database itself has to say comes by NOTIFY, and so does what is pushed while a sender
 cannot reach Valkey. All listeners of a process at one address share its threads.
 """
@@ -14,12 +16,14 @@ from typing import Any
 import psycopg
 
 from penstock import forks, valkey
-from penstock.broker.hints import HintListener
+from penstock.broker.hints import Hint, HintListener
 from penstock.errors import Unavailable
 from penstock.hinting import Exchange, Link, Listeners
 from penstock.postgres.address import Address
+from penstock.postgres.statements.pushing import CHANNEL, MOST_HINT_BYTES
 
-CHANNEL = "penstock_pushed"
+# A push takes its hint along if its process has sent none for so many seconds: some processes at most do so at once.
+_QUIET = 0.05
 
 
 class Hints:
@@ -41,6 +45,10 @@ class Hints:
     def announce(self, queues: Iterable[str]) -> None:
         """Tell other processes, in a moment."""
         self._exchanges.announce(queues)
+
+    def carry(self, queues: Iterable[str]) -> Hint | None:
+        """Return the hint for a push to take along in its own transaction; None where it is announced afterwards."""
+        return self._exchanges.carry(queues)
 
     def close(self) -> None:
         """Listen no more."""
@@ -77,6 +85,12 @@ class Exchanges:
             self._valkey.announce(queues)
         else:
             self._notify.announce(queues)
+
+    def carry(self, queues: Iterable[str]) -> Hint | None:
+        """Return the hint for a push to take along; None where Valkey takes it, or one was sent just now."""
+        if self._valkey and self._valkey.takes_hints:
+            return None
+        return self._notify.carry(queues, _QUIET)
 
     def add(self, listener: HintListener) -> None:
         """Tell one more."""
@@ -123,8 +137,7 @@ class NotifyExchange(Exchange):
     """Hints by NOTIFY."""
 
     debounce = 0.02
-    # A NOTIFY carries at most 8000 bytes.
-    most_bytes = 7000
+    most_bytes = MOST_HINT_BYTES
 
     def __init__(self, address: Address, listeners: Listeners, is_forgotten: Callable[[], bool]) -> None:
         self._address = address

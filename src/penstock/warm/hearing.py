@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from penstock.broker.hints import HintListener, Hints
+from penstock.broker.hints import Hint, HintListener, Hints
 from penstock.errors import PenstockError
 from penstock.valkey.address import Address
 from penstock.valkey.connecting import connect_running, load_driver
@@ -48,6 +48,10 @@ class WarmHints:
     def announce(self, queues: Iterable[str]) -> None:
         """Say that something was pushed to these queues, in a moment."""
         self._hints.announce(queues)
+
+    def carry(self, queues: Iterable[str]) -> Hint | None:
+        """Return the hint for a push to take along; None where it is announced afterwards."""
+        return self._hints.carry(queues)
 
     def close(self) -> None:
         """Listen no more."""

@@ -19,7 +19,9 @@ from psycopg.sql import SQL
 from databases import Connection
 from penstock import AsyncBatch, AsyncClient, Client
 from penstock.consuming import waiting
+from penstock.errors import MessageTooLarge
 from penstock.postgres import hints
+from penstock.postgres.statements.pushing import CHANNEL
 from threads import hint_threads
 
 SOON = 20.0
@@ -259,7 +261,7 @@ async def test_a_task_that_waits_stops_when_it_is_told_to(many: AsyncClient) -> 
 def listener(dsn: str) -> Iterator[Connection]:
     """Another process, as far as hints go."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(SQL("LISTEN {}").format(SQL(hints.CHANNEL)))
+        connection.execute(SQL("LISTEN {}").format(SQL(CHANNEL)))
         yield connection
 
 
@@ -288,7 +290,7 @@ async def test_a_hint_from_elsewhere_wakes(dsn: str, sql: Connection) -> None:
 
     def push_and_hint() -> None:
         push(sql)
-        sql.execute("SELECT pg_notify(%s, %s)", (hints.CHANNEL, payload))
+        sql.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
 
     async with AsyncClient(dsn, notify=True) as client:
         await arrives(client, push_and_hint)
@@ -299,7 +301,7 @@ async def test_hints_that_make_no_sense_or_are_lost_with_their_connection_do_no_
     before = hint_threads()
     async with AsyncClient(dsn, notify=True) as client:
         await arrives(client, lambda: client.push("q", 1), rounds=1)
-        sql.execute("SELECT pg_notify(%s, 'nonsense')", (hints.CHANNEL,))
+        sql.execute("SELECT pg_notify(%s, 'nonsense')", (CHANNEL,))
         sql.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
@@ -326,6 +328,44 @@ async def test_a_client_hints_by_default_unless_a_pooler_is_in_between(dsn: str,
         database: Any = other._transport
         database.server.pooled = True
         assert not other.notify
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every push be the first one after a while."""
+    monkeypatch.setattr(hints, "_QUIET", 0.0)
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_the_first_push_after_a_while_takes_its_hint_along(dsn: str, listener: Connection, sql: Connection) -> None:
+    with Client(dsn) as client:
+        client.push("q", 0)
+        (by_the_thread,) = listener.notifies(timeout=SOON, stop_after=1)
+        for n in range(3):
+            client.push("q", n)
+            (hint,) = listener.notifies(timeout=SOON, stop_after=1)
+            assert json.loads(hint.payload)["queues"] == ["q"]
+            assert hint.pid != by_the_thread.pid
+            pushing = sql.execute("SELECT query FROM pg_stat_activity WHERE pid = %s", (hint.pid,)).fetchone()
+            assert pushing is not None
+            assert "push_segment" in pushing[0]
+        assert client.stats()["hints_sent"] == 4
+        with pytest.raises(MessageTooLarge):
+            client.push("q", b"x" * (2 << 20))
+        assert not list(listener.notifies(timeout=0.2))
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_pushes_that_are_joined_hint_for_all_their_queues(dsn: str, listener: Connection) -> None:
+    async with AsyncClient(dsn) as client:
+        await client.push("q", 0)
+        queues = {f"q{n}" for n in range(20)}
+        await asyncio.gather(*(client.push(queue, 1) for queue in queues))
+        heard: set[str] = set()
+        while not heard >= queues:
+            found = await asyncio.to_thread(lambda: list(listener.notifies(timeout=SOON, stop_after=1)))
+            assert found
+            heard.update(queue for hint in found for queue in json.loads(hint.payload)["queues"])
 
 
 def test_a_process_that_pushes_and_ends_has_told_others(dsn: str, listener: Connection) -> None:
@@ -370,7 +410,7 @@ async def test_no_payload_that_somebody_sends_ends_the_waking(dsn: str, sql: Con
         await until(lambda: hint.listening)
         nested = '{"unknown": ' + "[" * 3000 + "]" * 3000 + "}"
         for payload in ("", "null", "not json", '{"sender": 1}', nested):
-            sql.execute("SELECT pg_notify(%s, %s)", (hints.CHANNEL, payload))
+            sql.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
         heard = client.stats()["hints_received"]
-        sql.execute("SELECT pg_notify(%s, %s)", (hints.CHANNEL, json.dumps({"sender": "other", "queues": ["q"]})))
+        sql.execute("SELECT pg_notify(%s, %s)", (CHANNEL, json.dumps({"sender": "other", "queues": ["q"]})))
         await until(lambda: client.stats()["hints_received"] > heard)

@@ -3,10 +3,15 @@
 import pytest
 
 from penstock import AsyncClient, ui
+from penstock.broker.hints import Hint
+from penstock.broker.operations.pushing import Push
+from penstock.broker.packing import pack_values
+from penstock.broker.places import Place
+from penstock.broker.pushing import PushBatch
 from penstock.gateway.app import create_app
 from penstock.gateway.endpoint import Endpoint
 from penstock.gateway.gateway import Gateway
-from penstock.gateway.needs import SCOPES
+from penstock.gateway.needs import SCOPES, needs_of
 from penstock.gateway.route import Route
 from penstock.gateway.routes.service import healthz
 from penstock.gateway.scopes import Scope
@@ -83,3 +88,10 @@ def test_each_operation_is_offered_with_a_scope_or_is_known_not_to_be() -> None:
 
 def test_only_operations_that_do_no_harm_twice_are_for_readers() -> None:
     assert [kind for kind, scope in SCOPES.items() if scope is Scope.READ and not kind.repeatable] == []
+
+
+def test_a_push_needs_the_right_to_every_queue_that_its_hint_names() -> None:
+    push = Push(
+        [PushBatch(Place("mine", "0"), pack_values([b"x"], None, None))], hint=Hint("sender", ["mine", "secret"])
+    )
+    assert set(needs_of(push)) == {(Scope.PUSH, "mine"), (Scope.PUSH, "secret")}

@@ -17,7 +17,7 @@ from psycopg.sql import SQL
 
 from databases import Connection
 from penstock import AsyncClient, Client
-from penstock.postgres import hints
+from penstock.postgres.statements.pushing import CHANNEL
 from threads import hint_threads
 from valkeys import SOON, ValkeyServer, free_port, valkey_server
 
@@ -51,7 +51,7 @@ def own_server() -> Iterator[ValkeyServer]:
 def notices(dsn: str) -> Iterator[Callable[[], list[str]]]:
     """Returns the queues of all hints that have come by NOTIFY."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(SQL("LISTEN {}").format(SQL(hints.CHANNEL)))
+        connection.execute(SQL("LISTEN {}").format(SQL(CHANNEL)))
 
         def heard() -> list[str]:
             payloads = [notice.payload for notice in connection.notifies(timeout=0.1)]

@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.broker.arguments import list_of_ids
+from penstock.broker.hints import Hint
 from penstock.broker.infos import ScheduledInfo
 from penstock.broker.messages import PushResult
 from penstock.broker.names import check_moment, check_names, check_whole
@@ -20,12 +21,13 @@ class Push(Operation[list[PushResult]], frozen=True):
 
     With a stamp it may be run again: what was stored under it before is not stored again. `lock_timeout` is how many
     seconds it waits for a partition that somebody else has locked; None for as long as the broker allows. Past that
-    it raises LockTimeout, and nothing was pushed.
+    it raises LockTimeout, and nothing was pushed. A hint goes to those who wait elsewhere when the push commits.
     """
 
     batches: Sequence[PushBatch]
     stamp: Stamp | None = None
     lock_timeout: float | None = None
+    hint: Hint | None = None
 
     def __post_init__(self) -> None:
         if not self.batches:

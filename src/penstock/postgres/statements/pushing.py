@@ -6,8 +6,11 @@ the same statement. The function is made to depend on that, so that it happens f
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from penstock.broker.ids import message_id
 from penstock.broker.ids import milliseconds as id_milliseconds
@@ -26,6 +29,10 @@ from penstock.postgres.statements.call import (
     segment_columns,
     statement,
 )
+
+CHANNEL = "penstock_pushed"
+# A NOTIFY carries at most 8000 bytes.
+MOST_HINT_BYTES = 7000
 
 # The commonest push has no keys and no headers, and says nothing of them.
 _PLAIN = "SELECT * FROM penstock.push_segment(%s::text, %s::text, %s::integer, %s::bytea, %s::bytea)"
@@ -63,6 +70,20 @@ _NOT_UNIQUE = Uniqueness(None, None, False)
 
 @statement(Push)
 def push(wanted: Push) -> Call[list[PushResult]]:
+    call = _push(wanted)
+    if wanted.hint is None:
+        return call
+    payload = wanted.hint.encode(MOST_HINT_BYTES).decode()
+    return msgspec.structs.replace(call, sql=_hinting(call.sql), parameters=(*call.parameters, payload))
+
+
+@cache
+def _hinting(sql: str) -> str:
+    """Return a statement that sends a hint, too, when it commits."""
+    return f"SELECT pushed.* FROM ({sql}) pushed, pg_notify('{CHANNEL}', %s::text)"  # noqa: S608
+
+
+def _push(wanted: Push) -> Call[list[PushResult]]:
     batches = wanted.batches
     if len(batches) == 1 and wanted.lock_timeout is None:
         only = batches[0]
