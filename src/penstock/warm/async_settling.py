@@ -53,7 +53,8 @@ class Follow(NamedTuple):
 class _Remembered(NamedTuple):
     until: float
     lease: float
-    held: list[Held | None]
+    # By the number of its run: what is not settled.
+    held: dict[int, Held]
 
 
 class AsyncSettling:
@@ -68,10 +69,11 @@ class AsyncSettling:
         now = time.monotonic()
         if len(self._takes) >= _REMEMBERED:
             self._takes = {known: each for known, each in self._takes.items() if each.until > now}
-        held = [
-            None if run.note is None else Held(run.note, taken.shared, list(range(run.start, run.stop)))
+        held = {
+            run.number: Held(run.note, taken.shared, list(range(run.start, run.stop)))
             for run in taken.runs
-        ]
+            if run.note is not None
+        }
         self._takes[token] = _Remembered(now + taken.lease, taken.lease, held)
 
     def renewed(self, token: str, lease: float) -> None:
@@ -86,15 +88,16 @@ class AsyncSettling:
     def settled(self, part: Part) -> None:
         """Take note that items are settled."""
         known = self._takes.get(part.token)
-        if known is None or not 1 <= part.run <= len(known.held):
+        held = None if known is None else known.held.get(part.run)
+        if known is None or held is None:
             return
-        if len(known.held) == 1 and part.start is None and part.stop is None:
-            del self._takes[part.token]
-            return
-        held = known.held[part.run - 1]
-        if held is not None:
+        if part.start is None and part.stop is None:
+            held.offsets.clear()
+        else:
             held.offsets[:] = [offset for offset in held.offsets if not _within(offset, part)]
-        if not any(each is not None and each.offsets for each in known.held):
+        if not held.offsets:
+            del known.held[part.run]
+        if not known.held:
             self._takes.pop(part.token, None)
 
     async def held(self, lease: Lease) -> Held | None:
@@ -124,10 +127,9 @@ class AsyncSettling:
             return None
         token, number = token_of(lease.lease_id)
         known = self._takes.get(token)
-        if known is None or known.until <= time.monotonic() or not 1 <= number <= len(known.held):
+        if known is None or known.until <= time.monotonic():
             return None
-        held = known.held[number - 1]
-        return held if held is not None and held.offsets else None
+        return known.held.get(number)
 
     async def lease_in_postgres(self, lease: Lease) -> Lease | None:
         """Return the lease in PostgreSQL that stands behind one of a window; None where that is lost."""

@@ -18,7 +18,7 @@ from penstock.warm.async_relaying import AWAY, AsyncRelay
 from penstock.warm.async_settling import AsyncSettling
 from penstock.warm.async_window import AsyncWindows, Run, Taken
 from penstock.warm.items import ClaimNote, unpack_items
-from penstock.warm.leases import lease_of, new_token
+from penstock.warm.leases import leases_of, new_token
 
 # How long a pop waits for what is just being loaded, and how often it looks: a load takes a few ms.
 _LOADED_WITHIN, _LOADED_EVERY = 0.5, 0.001
@@ -73,11 +73,12 @@ class AsyncTaking:
             if leases:
                 await inner(Renew(leases, taken.lease + SPARE, durable=False))
         until = datetime.now(UTC) + timedelta(seconds=taken.lease)
+        lease_of = leases_of(token)
         claims = []
         for run in taken.runs:
             if run.note is not None:
                 messages = await self._messages(wanted.queue, run, inner)
-                claims.append(_claim(group_id, lease_of(token, run.number), run, taken, until, messages))
+                claims.append(_claim(group_id, lease_of(run.number), run, taken, until, messages))
         if not wanted.auto_ack:
             return claims, False
         acked = await self.ack_in_postgres([claim.done() for claim in claims], inner)

@@ -111,7 +111,8 @@ local function offer_all(K, offers)
   for i = 1, #offers, 1000 do call('ZADD', K[2], unpack(offers, i, math.min(i + 999, #offers))) end
 end
 
--- Read the notes of claims that are not known yet, in one call; false where one is lost.
+-- Read the notes of claims that are not known yet, in one call: the note, lease, partition, attempt, first offset and time
+-- of each; false where one is lost.
 local function read_notes(K, notes, claims)
   local missing = {}
   for _, claim in ipairs(claims) do
@@ -123,12 +124,14 @@ local function read_notes(K, notes, claims)
   for i = 1, #missing, 1000 do
     local to = math.min(i + 999, #missing)
     local found = call('HMGET', K[3], unpack(missing, i, to))
-    for k = i, to do notes[missing[k]] = found[k - i + 1] end
+    for k = i, to do
+      local note = found[k - i + 1]
+      if note then
+        local lease, partition, attempt, start, time = match(note, '^(%S+) (%d+) (%d+) (%d+) %d+ %d+ (%d+)')
+        notes[missing[k]] = {note, lease, partition, attempt, tonumber(start), time}
+      end
+    end
   end
-end
-
-local function time_of(note)
-  return match(note, '^%S+ %d+ %d+ %d+ %d+ %d+ (%d+)')
 end
 
 -- Remove a claim, whose note this is, with its items.
@@ -313,6 +316,7 @@ end
 -- Replies the longest lease before this one and this one in ms, the mode, what was taken, and where that is nothing, whether
 -- something is on its way: being loaded, or more is done than PostgreSQL was told.
 local function take(K, A, i, t, m, notes)
+  local queue = items_of(K, '')
   local token, asked = A[i], tonumber(A[i + 4])
   local lease = asked > 0 and asked or tonumber(m[7])
   local longest, ordered = tonumber(m[4]), m[3] == 'ordered'
@@ -335,22 +339,27 @@ local function take(K, A, i, t, m, notes)
       some = call('ZPOPMIN', K[2], ordered and math.min(runs - #reply, 100) or 1)
     end
     if #some == 0 then break end
-    local wanted = {}
-    for k = 1, #some, 2 do wanted[#wanted + 1] = match(some[k], '^%d+') end
-    read_notes(K, notes, wanted)
+    local wanted, ranges = {}, {}
     for k = 1, #some, 2 do
       local claim, start, stop = match(some[k], '^(%d+) (%d+) (%d+)$')
+      wanted[#wanted + 1] = claim
+      ranges[k], ranges[k + 1] = start, stop
+    end
+    read_notes(K, notes, wanted)
+    for k = 1, #some, 2 do
+      local claim, from, stop = wanted[(k + 1) / 2], ranges[k], ranges[k + 1]
       local note = notes[claim]
       local items, count, looked = {}, 0, note and not full and rest > 0 and #reply < runs
-      start, stop = tonumber(start), tonumber(stop)
+      local start = tonumber(from)
+      stop = tonumber(stop)
       -- What failed before comes as PostgreSQL would give it, so that its neighbours do not fail with it.
-      if looked and not ordered and match(note, '^%S+ %d+ (%d+)') ~= '1' then
+      if looked and not ordered and note[4] ~= '1' then
         runs = claims
         looked = #reply < runs
       end
       if looked then
-        local at = start - tonumber(match(note, '^%S+ %d+ %d+ (%d+)'))
-        items = call('LRANGE', items_of(K, claim), at, at + math.min(each, rest, stop - start) - 1)
+        local at = start - note[5]
+        items = call('LRANGE', queue .. claim, at, at + math.min(each, rest, stop - start) - 1)
         while count < #items and (room >= #items[count + 1] or (#reply == 0 and count == 0)) do
           count = count + 1
           room = room - #items[count]
@@ -374,7 +383,7 @@ local function take(K, A, i, t, m, notes)
           record[#record + 1] = {claim, 0, start, start + count}
         end
         rest = rest - count
-        reply[#reply + 1] = {note, format('%.0f', start), number, unpack(items)}
+        reply[#reply + 1] = {note[1], from, number, unpack(items)}
       end
     end
     -- All of them were looked at, and what is left of them is for another take.
@@ -390,7 +399,7 @@ local function take(K, A, i, t, m, notes)
     offers = {}
     for r = 3, #record do
       local run = record[r]
-      offer(offers, run[1], run[3], ordered and run[2] or run[4], time_of(notes[run[1]]))
+      offer(offers, run[1], run[3], ordered and run[2] or run[4], notes[run[1]][6])
     end
     offer_all(K, offers)
     return {longest, lease, m[3], given(K, unpacked(call('HGET', K[5], token)))}
@@ -426,6 +435,10 @@ end
 -- Cut the offsets from `start` up to `stop` (-1: no bound) out of a run, and return them as ranges.
 local function cut(run, start, stop, ordered)
   local out, rest = {}, {run[1], run[2]}
+  if start < 0 and stop < 0 then
+    for k = 3, #run do out[k - 2] = run[k] end
+    return out, rest
+  end
   if stop < 0 then stop = math.huge end
   if ordered then start = -1 end
   for k = 3, #run, 2 do
@@ -473,7 +486,7 @@ local function settle(K, A, first, to, t, m, notes)
       lease.changed = true
       replies[#replies + 1] = 1
       if how == 'release' then
-        local time = time_of(note)
+        local time = note[6]
         if not ordered then
           for k = 1, #out, 2 do offer(offers, claim, out[k], out[k + 1], time) end
           ready = ready or #out > 0
@@ -482,22 +495,22 @@ local function settle(K, A, first, to, t, m, notes)
           ready = true
         end
       elseif how == 'ended' then
-        drop(K, claim, note, ordered)
+        drop(K, claim, note[1], ordered)
         notes[claim] = false
       elseif #out > 0 then
-        local count, lease_id, partition = 0, match(note, '^(%S+) (%d+)')
+        local count = 0
         for k = 1, #out, 2 do
           count = count + out[k + 1] - out[k]
           if how == 'ack' then
-            lines[#lines + 1] = format('%s %s %.0f %.0f', lease_id, partition, out[k], out[k + 1])
+            lines[#lines + 1] = format('%s %s %.0f %.0f', note[2], note[3], out[k], out[k + 1])
           end
         end
         freed = freed + count
         if call('HINCRBY', K[4], claim, -count) <= 0 then
-          remove(K, claim, note, ordered)
+          remove(K, claim, note[1], ordered)
           notes[claim] = false
         elseif ordered and #rest == 2 and out[#out] < run[2] then
-          offer(offers, claim, out[#out], run[2], time_of(note))
+          offer(offers, claim, out[#out], run[2], note[6])
           ready = true
         end
       end

@@ -5,6 +5,8 @@ the token with the number of the run in the last 16 bits.
 """
 
 import secrets
+from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
@@ -48,14 +50,22 @@ def new_token() -> str:
         return first
 
 
-def lease_of(token: str, run: int) -> UUID:
-    """Return the lease id of a run."""
-    return UUID(int=int(token, 16) | run)
+def leases_of(token: str) -> Callable[[int], UUID]:
+    """Return what makes the lease id of a run from its number."""
+    whole = int(token, 16)
+    return lambda run: UUID(int=whole | run)
 
 
 def token_of(lease_id: UUID) -> Token:
     """Return what a lease id stands for."""
-    return Token(f"{lease_id.int & ~_RUNS:032x}", lease_id.int & _RUNS)
+    number = lease_id.int
+    return Token(_text(number & ~_RUNS), number & _RUNS)
+
+
+# All that one take was given is settled together, most of the time.
+@lru_cache(256)
+def _text(token: int) -> str:
+    return f"{token:032x}"
 
 
 def is_warm(lease_id: UUID | None) -> bool:

@@ -15,7 +15,7 @@ from penstock.broker.operations.claiming import Pop, Renew
 from penstock.broker.operations.reading import Get
 from penstock.errors import NotFound, ValkeyUnavailable
 from penstock.warm.items import ClaimNote, unpack_items
-from penstock.warm.leases import lease_of, new_token
+from penstock.warm.leases import leases_of, new_token
 from penstock.warm.relaying import AWAY, Relay
 from penstock.warm.settling import Settling
 from penstock.warm.window import Run, Taken, Windows
@@ -71,11 +71,12 @@ class Taking:
             if leases:
                 inner(Renew(leases, taken.lease + SPARE, durable=False))
         until = datetime.now(UTC) + timedelta(seconds=taken.lease)
+        lease_of = leases_of(token)
         claims = []
         for run in taken.runs:
             if run.note is not None:
                 messages = self._messages(wanted.queue, run, inner)
-                claims.append(_claim(group_id, lease_of(token, run.number), run, taken, until, messages))
+                claims.append(_claim(group_id, lease_of(run.number), run, taken, until, messages))
         if not wanted.auto_ack:
             return claims, False
         acked = self.ack_in_postgres([claim.done() for claim in claims], inner)
