@@ -104,7 +104,7 @@ def test_a_run_of_consume_measures_every_contender_and_judges_every_target_that_
     report = run_consume(penstock_dsn, SMALL, True, ROOT, lambda step: None)
 
     pushing, *consuming = report.results
-    assert set(pushing.samples) == {"penstock", "before", "insert"}
+    assert set(pushing.samples) == {"penstock", "before", "gapless", "insert"}
     assert len(consuming) == 4
     for result in consuming:
         assert set(result.samples) - {"relaxed", "relaxed + prefetch"} == {

@@ -9,7 +9,7 @@ from penstock.bench.plan import Ratio
 
 # Who takes part in a case of consuming, and of pushing.
 CONSUMERS = ("penstock", "prefetch", "pop + ack", "relaxed", "relaxed + prefetch", "before", "plain")
-PUSHERS = ("penstock", "before", "insert")
+PUSHERS = ("penstock", "before", "gapless", "insert")
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -125,4 +125,6 @@ TARGETS = (
     Target(1, "relaxed", "plain", 1.5),
     Target(1, "relaxed + prefetch", "plain", 1.5),
     Target(0, "penstock", "insert", 0.9),
+    # Nothing that numbers its messages reaches the one above.
+    Target(0, "penstock", "gapless", 0.8),
 )

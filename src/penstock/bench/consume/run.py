@@ -34,6 +34,24 @@ CREATE TABLE IF NOT EXISTS plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY
 CREATE TABLE IF NOT EXISTS pushed (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body bytea NOT NULL, at timestamptz NOT NULL DEFAULT now()
 );
+CREATE TABLE IF NOT EXISTS lanes (lane integer PRIMARY KEY);
+INSERT INTO lanes SELECT generate_series(0, 7) ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS logged (
+    lane integer, place bigint, body bytea NOT NULL, at timestamptz NOT NULL, PRIMARY KEY (lane, place)
+);
+CREATE OR REPLACE FUNCTION append(into_lane integer, given bytea) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    newest bigint;
+BEGIN
+    PERFORM 1 FROM lanes WHERE lane = into_lane FOR NO KEY UPDATE;
+    -- A new statement, hence a new snapshot: whoever had the lock has committed, and is seen.
+    INSERT INTO logged (lane, place, body, at)
+    SELECT into_lane, coalesce((SELECT place FROM logged WHERE lane = into_lane ORDER BY place DESC LIMIT 1), 0) + 1,
+           given, clock_timestamp()
+    RETURNING place INTO newest;
+    RETURN newest;
+END
+$$;
 """
 
 
@@ -131,6 +149,7 @@ class Run:
         if self._before is not None:
             before = self._before
             turns["before"] = lambda: self._push(before, case)
+        turns["gapless"] = lambda: self._append(case)
         turns["insert"] = lambda: self._insert(case)
         return turns
 
@@ -179,6 +198,14 @@ class Run:
         programs = side.programs.first(case.workers)
         for number, program in enumerate(programs):
             program.send("open", way="push", url=side.url, queue="pushed", partition=f"p{number}")
+        for program in programs:
+            program.answer()
+        return run_all(programs, self._plan.seconds, 1 << 30)
+
+    def _append(self, case: Case) -> float:
+        programs = self._now.programs.first(case.workers)
+        for number, program in enumerate(programs):
+            program.send("open", way="append", url=self._plain_url, lane=number)
         for program in programs:
             program.answer()
         return run_all(programs, self._plan.seconds, 1 << 30)

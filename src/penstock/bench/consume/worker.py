@@ -33,6 +33,7 @@ _BATCH = 1000
 _PLAIN_TAKE = b"SELECT id, body FROM plain ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED"
 _PLAIN_DONE = b"DELETE FROM plain WHERE id = ANY (%s)"
 _PLAIN_PUSH = b"INSERT INTO pushed (body) VALUES (%s) RETURNING id"
+_APPEND = b"SELECT append(%s::integer, %s)"
 
 # Does one step and says how many messages that were; 0 when there are none left.
 Step = Callable[[], int]
@@ -191,21 +192,30 @@ class Worker:
         yield step
 
     def _insert(self, url: str) -> Iterator[Step]:
-        """Insert one row, on a connection of a pool like penstock's."""
-        with psycopg_pool.ConnectionPool(url, min_size=1, max_size=8, kwargs={"autocommit": True}, open=True) as pool:
-            pool.wait()
+        """Insert one row."""
+        return _stored(url, _PLAIN_PUSH, (MESSAGE,))
 
-            def step() -> int:
-                with pool.connection() as connection:
-                    connection.execute(_PLAIN_PUSH, (MESSAGE,), binary=True).fetchall()
-                return 1
-
-            yield step
+    def _append(self, url: str, lane: int) -> Iterator[Step]:
+        """Do the least that a log without gaps does: lock, look for the newest, insert the next."""
+        return _stored(url, _APPEND, (lane, MESSAGE))
 
     def _client(self, url: str) -> Client:
         if url not in self._clients:
             self._clients[url] = Client(url)
         return self._clients[url]
+
+
+def _stored(url: str, statement: bytes, values: tuple[Any, ...]) -> Iterator[Step]:
+    """Store one message by a statement, on a connection of a pool like penstock's."""
+    with psycopg_pool.ConnectionPool(url, min_size=1, max_size=8, kwargs={"autocommit": True}, open=True) as pool:
+        pool.wait()
+
+        def step() -> int:
+            with pool.connection() as connection:
+                connection.execute(statement, values, binary=True).fetchall()
+            return 1
+
+        yield step
 
 
 def serve(worker: Any) -> None:
