@@ -117,7 +117,7 @@ def test_a_run_of_consume_measures_every_contender_and_judges_every_target_that_
         assert all(rate > 0 for rates in result.samples.values() for rate in rates)
     assert {"ack_and_pop", "ack_claims"} <= {function.name for function in report.breakdown.functions}
     # Those of relaxed acks, with prefetch and without, only where groups have that setting.
-    judged = 2 * 8 + 1 + (0 if report.remarks else 2 * 2)
+    judged = 2 * 8 + 2 + (0 if report.remarks else 2 * 2)
     assert len(consume_report.verdicts(report)) == judged
     consume_report.save(report, tmp_path)
     assert json.loads((tmp_path / "consume.json").read_text())["quick"] is True
