@@ -61,6 +61,8 @@ def owner(shared_dsn: str, cleaner: Connection) -> Iterator[Client]:
             cleaner.execute(
                 "SELECT penstock.record_metrics(ARRAY[%s::text], '{pushed}', '{600}', ARRAY[NULL]::jsonb[])", (queue,)
             )
+    # The client that popped has reported by now that it consumes from both queues.
+    with Client(shared_dsn) as client:
         client.sample()
         yield client
 
