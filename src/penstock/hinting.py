@@ -92,7 +92,7 @@ class Exchange(ABC):
     def __init__(self, listeners: Listeners, is_forgotten: Callable[[], bool]) -> None:
         self.listeners = listeners
         self._is_forgotten = is_forgotten
-        self._id = uuid4().hex
+        self.id = uuid4().hex
         self._lock = threading.Lock()
         self._pushed: set[str] = set()
         self._sent_at = float("-inf")
@@ -129,15 +129,6 @@ class Exchange(ABC):
             self._pushed.update(queues)
         if idle:
             self._wake()
-
-    def carry(self, queues: Iterable[str], quiet: float) -> Hint | None:
-        """Return a hint for a push to take along, if this process has sent none for `quiet` seconds."""
-        now = time.monotonic()
-        with self._lock:
-            if self._pushed or now < self._sent_at + quiet:
-                return None
-            self._sent_at = now
-        return Hint(self._id, list(queues))
 
     def begin_to_end(self) -> None:
         """End soon, after the last word."""
@@ -252,14 +243,14 @@ class Exchange(ABC):
         except (msgspec.MsgspecError, RecursionError):
             # Everybody who may log in can send anything here.
             return
-        if hint.sender != self._id:
+        if hint.sender != self.id:
             for listener in self.listeners.all():
                 listener.heard(hint.queues)
 
     def _send(self, link: Link) -> None:
         queues = self._take()
         try:
-            link.send(Hint(self._id, queues).encode(self.most_bytes))
+            link.send(Hint(self.id, queues).encode(self.most_bytes))
         except BaseException:
             with self._lock:
                 self._pushed.update(queues)

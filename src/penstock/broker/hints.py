@@ -9,11 +9,13 @@ from typing import Protocol
 import msgspec
 
 
-class Hint(msgspec.Struct, frozen=True):
+class Hint(msgspec.Struct, omit_defaults=True):
     """Who pushed, and to which queues. The sender is known by it, and does not wake itself."""
 
     sender: str
     queues: list[str]
+    # Set where a push that took it along did not send it, because no group had to be woken.
+    spared: bool = False
 
     def encode(self, most_bytes: int) -> bytes:
         """Write it in so many bytes; some of the queues will do where not all have room."""
@@ -51,6 +53,9 @@ class Hints(Protocol):
 
     def carry(self, queues: Iterable[str]) -> Hint | None:
         """Return the hint for a push to take along in its own transaction; None where it is announced afterwards."""
+
+    def carried(self, hint: Hint) -> None:
+        """Take note that the push that took a hint along has committed."""
 
     def close(self) -> None:
         """Listen no more."""

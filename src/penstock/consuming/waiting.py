@@ -21,7 +21,7 @@ from typing import NamedTuple
 from penstock.broker.infos import SweepResult
 
 # Pauses between looks grow from the first to the longest. From CHECK_FROM on, only the check is made.
-_FIRST, _GROWTH, _LONGEST = 0.002, 1.5, 0.5
+_FIRST, _GROWTH, _LONGEST = 0.0005, 2.0, 0.5
 CHECK_FROM = 0.1
 # Where nobody else's pushes are heard of, pauses are shorter for so long after something came.
 _LATELY, _LONGEST_LATELY = 5.0, 0.1

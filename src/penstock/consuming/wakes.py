@@ -10,7 +10,7 @@ import msgspec
 
 from penstock import forks
 from penstock.broker.counters import Counters
-from penstock.broker.hints import Hints, HintSource
+from penstock.broker.hints import Hint, Hints, HintSource
 from penstock.broker.operations.claiming import Nack, Release, ReleaseMany
 from penstock.broker.operations.items import SettleItems
 from penstock.broker.operations.operation import Operation
@@ -114,14 +114,16 @@ class Wakes:
         hint = self._hints.carry([batch.place.queue for batch in operation.batches])
         return operation if hint is None else msgspec.structs.replace(operation, hint=hint)
 
-    def pushed(self, places: Collection[Place], *, hinted: bool = False) -> None:
+    def pushed(self, places: Collection[Place], hint: Hint | None = None) -> None:
         """Wake those who wait for what was pushed; a place without a partition may be any of the queue.
 
-        Other processes get a hint, unless the push took it along.
+        Other processes get a hint, unless the push took it along and sent it.
         """
         if _waits:
             wake(self._transport.address, places)
-        if hinted:
+        if hint is not None:
+            self._with_hints().carried(hint)
+        if hint is not None and not hint.spared:
             self.sent()
         elif self.notify and places:
             self._with_hints().announce(place.queue for place in places)
@@ -132,7 +134,7 @@ class Wakes:
         """Wake those who wait for what an operation has brought, whoever asked for it."""
         match operation:
             case Push():
-                self.pushed([batch.place for batch in operation.batches], hinted=operation.hint is not None)
+                self.pushed([batch.place for batch in operation.batches], operation.hint)
             case SettleItems():
                 self.pushed([output.push.place for output in operation.outputs])
                 if operation.results:

@@ -53,6 +53,9 @@ class GatewayHints:
         """Let nothing be carried: the gateway sees to it."""
         return None
 
+    def carried(self, hint: Hint) -> None:
+        """Do nothing: nothing is carried."""
+
     def close(self) -> None:
         """Listen no more."""
         self._ended.set()

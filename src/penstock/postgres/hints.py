@@ -10,6 +10,7 @@ cannot reach Valkey. All listeners of a process at one address share its threads
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -22,8 +23,13 @@ from penstock.hinting import Exchange, Link, Listeners
 from penstock.postgres.address import Address
 from penstock.postgres.statements.pushing import CHANNEL, MOST_HINT_BYTES
 
-# A push takes its hint along if its process has sent none for so many seconds: some processes at most do so at once.
-_QUIET = 0.05
+# After a push that took its hint along, others do not for as long as it took, and so many times as long as it took more
+# than the quickest of late: it waited for other processes then, which hold the lock. At most for so many seconds.
+_WAITED, _LONGEST_PAUSE = 8.0, 0.05
+# By how much the quickest is forgotten with each.
+_FORGOTTEN = 1.02
+# To take a hint along costs a little, although nobody has to be woken: not for so many times as long as that push took.
+_SPARED = 4.0
 
 
 class Hints:
@@ -49,6 +55,10 @@ class Hints:
     def carry(self, queues: Iterable[str]) -> Hint | None:
         """Return the hint for a push to take along in its own transaction; None where it is announced afterwards."""
         return self._exchanges.carry(queues)
+
+    def carried(self, hint: Hint) -> None:
+        """Take note that the push that took a hint along has committed."""
+        self._exchanges.carried(hint)
 
     def close(self) -> None:
         """Listen no more."""
@@ -87,10 +97,14 @@ class Exchanges:
             self._notify.announce(queues)
 
     def carry(self, queues: Iterable[str]) -> Hint | None:
-        """Return the hint for a push to take along; None where Valkey takes it, or one was sent just now."""
+        """Return the hint for a push to take along; None where Valkey takes it, or another push has just done so."""
         if self._valkey and self._valkey.takes_hints:
             return None
-        return self._notify.carry(queues, _QUIET)
+        return self._notify.carry(queues)
+
+    def carried(self, hint: Hint) -> None:
+        """Take note that the push that took a hint along has committed."""
+        self._notify.carried(hint)
 
     def add(self, listener: HintListener) -> None:
         """Tell one more."""
@@ -133,6 +147,35 @@ class Exchanges:
             return ends
 
 
+class Pace:
+    """How often the pushes of this process take a hint along: one at a time, with pauses."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._began = self._next = float("-inf")
+        self._quickest = float("inf")
+
+    def begin(self) -> bool:
+        """Say whether a push may take a hint along now; it does so then."""
+        now = self._clock()
+        with self._lock:
+            if now < self._next:
+                return False
+            # Until it is told that this push has ended, as it is not if it fails.
+            self._began, self._next = now, now + _LONGEST_PAUSE
+            return True
+
+    def end(self, *, spared: bool) -> None:
+        """Take note that a push with a hint has committed, and whether it did not send it."""
+        now = self._clock()
+        with self._lock:
+            took = now - self._began
+            self._quickest = min(took, _FORGOTTEN * self._quickest)
+            pause = _SPARED * took if spared else took + _WAITED * (took - self._quickest)
+            self._next = min(self._next, now + pause)
+
+
 class NotifyExchange(Exchange):
     """Hints by NOTIFY."""
 
@@ -141,7 +184,16 @@ class NotifyExchange(Exchange):
 
     def __init__(self, address: Address, listeners: Listeners, is_forgotten: Callable[[], bool]) -> None:
         self._address = address
+        self._pace = Pace()
         super().__init__(listeners, is_forgotten)
+
+    def carry(self, queues: Iterable[str]) -> Hint | None:
+        """Return a hint for a push to take along; None if one did just now, or does."""
+        return Hint(self.id, list(queues)) if self._pace.begin() else None
+
+    def carried(self, hint: Hint) -> None:
+        """Take note that the push that took a hint along has committed."""
+        self._pace.end(spared=hint.spared)
 
     def _connect(self) -> Link:
         return _Connection(self._address.connect())

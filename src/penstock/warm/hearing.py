@@ -53,6 +53,10 @@ class WarmHints:
         """Return the hint for a push to take along; None where it is announced afterwards."""
         return self._hints.carry(queues)
 
+    def carried(self, hint: Hint) -> None:
+        """Take note that the push that took a hint along has committed."""
+        self._hints.carried(hint)
+
     def close(self) -> None:
         """Listen no more."""
         self._ended.set()

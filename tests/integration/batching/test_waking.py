@@ -332,17 +332,18 @@ async def test_a_client_hints_by_default_unless_a_pooler_is_in_between(dsn: str,
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every push be the first one after a while."""
-    monkeypatch.setattr(hints, "_QUIET", 0.0)
+    """Let no push wait because another one has just taken a hint along."""
+    monkeypatch.setattr(hints, "_LONGEST_PAUSE", 0.0)
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_the_first_push_after_a_while_takes_its_hint_along(dsn: str, listener: Connection, sql: Connection) -> None:
+def test_a_push_that_wakes_a_group_takes_its_hint_along(dsn: str, listener: Connection, sql: Connection) -> None:
     with Client(dsn) as client:
+        client.create_group("q", "g")
         client.push("q", 0)
         (by_the_thread,) = listener.notifies(timeout=SOON, stop_after=1)
         for n in range(3):
-            client.push("q", n)
+            client.push("q", n, partition=f"p{n}")
             (hint,) = listener.notifies(timeout=SOON, stop_after=1)
             assert json.loads(hint.payload)["queues"] == ["q"]
             assert hint.pid != by_the_thread.pid
@@ -353,6 +354,21 @@ def test_the_first_push_after_a_while_takes_its_hint_along(dsn: str, listener: C
         with pytest.raises(MessageTooLarge):
             client.push("q", b"x" * (2 << 20))
         assert not list(listener.notifies(timeout=0.2))
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_the_hint_of_a_push_that_wakes_nobody_is_sent_afterwards(
+    dsn: str, listener: Connection, sql: Connection
+) -> None:
+    with Client(dsn) as client:
+        client.create_group("q", "g")
+        for _ in range(3):
+            # Only those who read without a group want to know: the partition is in the ready list already.
+            client.push("q", 0, partition="p")
+            (hint,) = listener.notifies(timeout=SOON, stop_after=1)
+        sending = sql.execute("SELECT query FROM pg_stat_activity WHERE pid = %s", (hint.pid,)).fetchone()
+        assert sending is not None
+        assert "push_segment" not in sending[0]
 
 
 @pytest.mark.usefixtures("unhurried")

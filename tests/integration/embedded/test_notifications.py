@@ -14,10 +14,11 @@ def test_a_push_succeeds_although_the_queue_of_notifications_is_full(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PENSTOCK_POSTGRES_OPTIONS", "max_notify_queue_pages=64")
-    # Every push would take its hint along.
-    monkeypatch.setattr(hints, "_QUIET", 0.0)
+    # Every push that wakes a group takes its hint along.
+    monkeypatch.setattr(hints, "_LONGEST_PAUSE", 0.0)
     with attach(home) as instance, Client(instance.dsn, valkey_url="none") as client:
-        client.push("full", 0)
+        client.create_group("full", "g")
+        client.push("full", 0, partition="first")
         with (
             psycopg.connect(instance.dsn, autocommit=True) as listening,
             psycopg.connect(instance.dsn, autocommit=True) as telling,
@@ -31,6 +32,6 @@ def test_a_push_succeeds_although_the_queue_of_notifications_is_full(
                     telling.execute(
                         "SELECT pg_notify('anything', n || repeat('y', 7000)) FROM generate_series(1, 60) n"
                     )
-                client.push("full", 1)
-        assert [message.json() for message in client.read("full", "0")] == [0, 1]
+                client.push("full", 1, partition="second")
+        assert [message.json() for message in client.read("full", "second")] == [1]
         client.delete("full")

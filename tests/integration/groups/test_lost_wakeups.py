@@ -8,6 +8,8 @@ import pytest
 from log.interleaving import PUSH_ONE, Running, mutate, push
 
 from databases import Connection, Connections
+from penstock.broker.claims import Claim
+from penstock.broker.operations.claiming import Pop
 
 from .steps import (
     MODES,
@@ -20,6 +22,7 @@ from .steps import (
     pass_time,
     pop,
     push_some,
+    run,
     sweep,
     violations,
 )
@@ -103,6 +106,79 @@ def test_a_push_that_saw_a_claim_is_delivered_though_the_ack_saw_no_more(
 ) -> None:
     assert push_during_an_ack(connections, sql) == [1]
     assert violations(sql) == {}
+
+
+def parked_for_long(fresh: Connections) -> Connection:
+    """A schema in which parked partitions are due so late that no machine is too slow for a test."""
+    sql = fresh.open(autocommit=True)
+    for function in ("end_claim", "look_again"):
+        mutate(sql, function, ("50 milliseconds", "50 minutes"))
+    return sql
+
+
+def relaxed_pop(connection: Connection) -> Claim | None:
+    """Pop as clients do in transactions of their own."""
+    claims = run(connection, Pop("q", "g", None, 100, 8 << 20, 1, None, "c", False, durable=False))
+    return claims[0] if claims else None
+
+
+def park_during_a_push(fresh: Connections, sql: Connection) -> None:
+    """The push sees the partition claimed, the ack sees nothing more to give, and then the push commits."""
+    create_group(sql)
+    push(sql)
+    claim = must_pop(sql)
+    pusher = fresh.open()
+    push(pusher)
+    ack(sql, claim)
+    assert relaxed_pop(sql) is None
+    pusher.commit()
+
+
+def test_the_next_pop_finds_a_message_that_an_ack_did_not_see_without_a_sweep(fresh: Connections) -> None:
+    sql = parked_for_long(fresh)
+    park_during_a_push(fresh, sql)
+    # Not in a transaction that others would wait for.
+    assert pop(sql) is None
+    found = relaxed_pop(sql)
+    assert found is not None
+    assert (found.start, found.stop) == (1, 2)
+    assert violations(sql) == {}
+
+
+def test_a_pop_leaves_a_parked_partition_to_the_push_that_is_under_way(fresh: Connections) -> None:
+    sql = parked_for_long(fresh)
+    park_during_a_push(fresh, sql)
+    pusher = fresh.open()
+    push(pusher)
+    assert relaxed_pop(sql) is None
+    pusher.commit()
+    found = relaxed_pop(sql)
+    assert found is not None
+    assert (found.start, found.stop) == (1, 3)
+    assert violations(sql) == {}
+
+
+def test_a_pop_of_another_group_leaves_what_was_parked_alone(fresh: Connections) -> None:
+    sql = parked_for_long(fresh)
+    park_during_a_push(fresh, sql)
+    create_group(sql, "other")
+    while sweep(sql).enrolled:  # type: ignore[union-attr]
+        pass
+    assert len(drain(sql, "other")) > 0
+    before = newest(sql)
+    assert run(sql, Pop("q", "other", None, 100, 8 << 20, 1, None, "c", False, durable=False)) == []
+    assert newest(sql) == before
+
+
+def test_a_pop_that_looks_again_in_vain_writes_nothing(fresh: Connections) -> None:
+    sql = parked_for_long(fresh)
+    create_group(sql)
+    push(sql)
+    ack(sql, must_pop(sql))
+    before = newest(sql)
+    assert before[1] == "p"
+    assert relaxed_pop(sql) is None
+    assert newest(sql) == before
 
 
 def test_without_parking_an_ack_loses_the_message(fresh: Connections) -> None:

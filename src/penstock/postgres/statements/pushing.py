@@ -70,17 +70,34 @@ _NOT_UNIQUE = Uniqueness(None, None, False)
 
 @statement(Push)
 def push(wanted: Push) -> Call[list[PushResult]]:
-    call = _push(wanted)
-    if wanted.hint is None:
+    call, hint = _push(wanted), wanted.hint
+    if hint is None:
         return call
-    payload = wanted.hint.encode(MOST_HINT_BYTES).decode()
-    return msgspec.structs.replace(call, sql=_hinting(call.sql), parameters=(*call.parameters, payload))
+    payload = hint.encode(MOST_HINT_BYTES).decode()
+    if not call.hot:
+        return msgspec.structs.replace(call, sql=_hinting(call.sql), parameters=(*call.parameters, payload))
+
+    def parse(rows: Sequence[Row]) -> list[PushResult]:
+        hint.spared = bool(rows) and rows[0][-1] != ""
+        return call.parse([row[:-1] for row in rows])
+
+    return Call(_hinting_if_needed(call.sql), (payload, *call.parameters), parse, hot=True)
 
 
 @cache
 def _hinting(sql: str) -> str:
     """Return a statement that sends a hint, too, when it commits."""
     return f"SELECT pushed.* FROM ({sql}) pushed, pg_notify('{CHANNEL}', %s::text)"  # noqa: S608
+
+
+@cache
+def _hinting_if_needed(sql: str) -> str:
+    """Return a statement of push_segment that sends a hint if a group has to be woken, and says what was not sent."""
+    pushing = sql.removeprefix("SELECT * FROM ").replace("(%s::text", "(CASE WHEN hint <> '' THEN %s::text END", 1)
+    return (
+        "SELECT pushed.*, current_setting('penstock.hint') "  # noqa: S608
+        f"FROM set_config('penstock.hint', %s::text, true) AS hint, LATERAL {pushing} pushed"
+    )
 
 
 def _push(wanted: Push) -> Call[list[PushResult]]:

@@ -5,8 +5,9 @@
 -- Acknowledges claims and claims what is next, in one call: a consumer makes one round trip and one commit per batch. The
 -- acks come first and do not depend on what is there to pop: a lease that was lost is told in `acked`, and the pop goes on.
 --
--- It takes partitions from the front of the ready list, so the one that waited longest comes first; it never locks a
--- partition, and only acks wait. With nothing to acknowledge and nothing to give it writes nothing.
+-- It takes partitions from the front of the ready list, so the one that waited longest comes first; only acks wait. With
+-- nothing to acknowledge and nothing to give it writes nothing. Where the list is empty, and the call ends without waiting
+-- for the disk, it looks once more at what was just parked: only there it locks a partition.
 --
 -- Nothing that the pop finds raises an error. Unless first_use is true it creates neither queue nor group: where first_use is
 -- null it raises undefined_object then; where it is false and there is none, or the group is external, it acknowledges and claims nothing, and pop_claims says why. Arguments that are wrong are
@@ -20,8 +21,8 @@
 -- Returns: the rows of pop_claims behind `acked`, what ack_claims returns, the same in each. With nothing to claim there
 -- is one row, whose partition_id is null; none where lease_ids is null.
 -- Calls: require_read_committed, ensure_group, end_claim, ack_claims, free_slots, open_gate, note_probe, claim_named,
--- claim_partition, claim_range, stop_after_bytes, end_at, joined_slice, segment_slices. Tables: queues, consumer_groups,
--- partitions, segments, cancellations (read), ready (delete), journal (insert), claims (insert, delete).
+-- claim_partition, claim_range, stop_after_bytes, end_at, joined_slice, segment_slices, look_again. Tables: queues,
+-- consumer_groups, partitions, segments, cancellations (read), ready (delete), journal (insert), claims (insert, delete).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.ack_and_pop(
     group_ids      integer[],
@@ -99,6 +100,7 @@ DECLARE
     given          integer := 0;
     vain           integer := 0;
     patience       integer := 1000;
+    looked         boolean := false;
 BEGIN
     -- Each statement here costs as much as the insert of a row: hence so few of them on the way of the commonest call, and
     -- so much in one.
@@ -231,7 +233,14 @@ BEGIN
                 FOR UPDATE SKIP LOCKED
             )
             RETURNING y.* INTO entry;
-            EXIT WHEN entry.seq IS NULL;
+            IF entry.seq IS NULL THEN
+                -- Not where somebody else would wait for the end of this transaction.
+                EXIT WHEN given > 0 OR looked OR durable OR cardinality(acked) > 0;
+                looked := true;
+                EXIT WHEN NOT penstock.look_again(reader);
+                latest := NULL;
+                CONTINUE;
+            END IF;
             -- A new statement, hence a new snapshot: what the journal says now that the entry is ours. With it the segment that
             -- has the first message, if any has it.
             SELECT

@@ -3,7 +3,7 @@
 --
 -- Claims partitions that have messages for a group and returns the messages, still packed. Queue and group come into
 -- being on first use. It takes partitions from the front of the ready list, so the one that waited longest comes first;
--- it never locks a partition and never waits. With nothing to give it writes nothing.
+-- it never waits. With nothing to give it writes nothing.
 --
 -- Parameters: partition_name - null for any; max_messages and max_bytes - of each partition; lease_time - seconds,
 -- null for the group's or the queue's; consumer - a name for operators; auto_ack - count as done what is handed out

@@ -3,7 +3,8 @@
 --
 -- Appends one packed segment to one partition: push_segments for the commonest push, at a fraction of its cost.
 --
--- Parameters: one entry of those of push_segments; producer and sequence as there.
+-- Parameters: one entry of those of push_segments; producer and sequence as there. The setting `penstock.hint`, if it is
+-- set for the transaction, is sent to those who wait, by NOTIFY, if a group has to be woken; it is then empty.
 -- Returns: where the segment went and the time its messages got.
 -- Calls: ensure_partitions, require_packed, compresses, pushed_before, admit_push, offset_limit, refuse_full, wake_partitions,
 -- push_segments, queue_lock_class, packed_bytes. Tables: queues, consumer_groups, journal (read), partitions (lock),
@@ -139,6 +140,10 @@ BEGIN
     END IF;
     IF asleep THEN
         PERFORM penstock.wake_partitions(ARRAY[partition_id], ARRAY[first_offset]);
+        -- Elsewhere nobody has to be told: whoever has the partition finds these messages after what it has.
+        IF current_setting('penstock.hint', true) <> '' THEN
+            PERFORM pg_notify('penstock_pushed', current_setting('penstock.hint')), set_config('penstock.hint', '', true);
+        END IF;
     END IF;
     RETURN NEXT;
 END
