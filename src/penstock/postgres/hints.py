@@ -1,8 +1,8 @@
 """Hints between processes: through Valkey where there is one, else by NOTIFY.
 
-NOTIFY takes a lock of the whole database when it commits, and holds it until the disk has it. So most pushes leave it to
-a thread, which sends it after the commit on a connection of its own, at most one for each moment. A push that finds a
-group asleep takes its hint along instead: who waits hears of it sooner. Valkey has no such lock. Who waits listens on
+NOTIFY takes a lock of the whole database when it commits, and holds it until the disk has it. So most pushes leave that
+to a thread, which sends it after the commit on a connection of its own, one for each moment at most. A push that finds
+a group asleep takes its hint along instead: who waits hears of it sooner. Valkey has no such lock. Who waits listens on
 both: what the database itself has to say comes by NOTIFY, and so does what is pushed while a sender cannot reach it.
 All listeners of a process at one address share its threads.
 """
