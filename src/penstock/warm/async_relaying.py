@@ -81,10 +81,11 @@ class AsyncRelay:
                 for queue in _with_replaced(operation, answer):
                     for found in await windows.all(queue):
                         await self._halt(found.group_id)
-            case Release():
+            case Release(lease=lease):
+                # It may be the claim of a window that was taken from its dispatcher.
                 for found in await windows.all():
-                    if found.group_id == operation.lease.group_id:
-                        await self._withdraw(found.group_id, None)
+                    if found.group_id == lease.group_id:
+                        self.note(found.group_id, await windows.withdraw(found.group_id, only=lease))
 
     async def _withdraw(self, group_id: int, partition: str | None) -> None:
         self.note(group_id, await self._windows.withdraw(group_id, partition))

@@ -6,6 +6,7 @@ else gets it. Acknowledgements go to the window, whose dispatcher tells PostgreS
 """
 
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -37,7 +38,7 @@ from penstock.errors import PenstockError, ValkeyUnavailable, ValkeyUnusable
 from penstock.warm.async_relaying import AWAY, AsyncRelay
 from penstock.warm.async_scopes import AsyncWarmScope, translated
 from penstock.warm.async_settling import AsyncSettling, is_plain, without
-from penstock.warm.async_taking import SPARE, AsyncTaking
+from penstock.warm.async_taking import PATIENCE, SPARE, AsyncTaking
 from penstock.warm.async_window import AsyncWindows, Part
 from penstock.warm.hearing import WarmHints
 from penstock.warm.leases import is_warm, new_token, token_of
@@ -240,7 +241,7 @@ class AsyncWarmTransport:
         if pop.auto_ack or not all(is_warm(each.lease_id) and each.group_id == group_id for each in ranges):
             return None
         parts = [_part(each) for each in ranges]
-        token = new_token()
+        token, asked_at = new_token(), time.monotonic()
         try:
             if await self.windows.find(pop.queue, pop.group) != group_id:
                 return None
@@ -249,10 +250,12 @@ class AsyncWarmTransport:
             return None
         except (ValkeyUnavailable, ValkeyUnusable):
             # The reply may have been lost: what was taken with it is still there.
+            answers = time.monotonic() < asked_at + PATIENCE
             acked = await self._taking.ack_in_postgres(ranges, inner)
             with suppress(*AWAY):
-                found = await self.windows.take(group_id, token, pop, again=True)
-                return AckedAndPopped(acked, (await self._taking.received(group_id, token, found, pop, inner))[0])
+                if answers:
+                    found = await self.windows.take(group_id, token, pop, again=True)
+                    return AckedAndPopped(acked, (await self._taking.received(group_id, token, found, pop, inner))[0])
             return AckedAndPopped(acked, await self._pop_after(pop, inner))
         self._acked(group_id, parts, reported, live)
         live = await self._ack_unknown(ranges, live, inner)

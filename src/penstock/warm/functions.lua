@@ -689,13 +689,16 @@ local function forget(K, A)
   return forgotten
 end
 
--- withdraw: partition or '', whether to leave claims of which workers have something
+-- withdraw: partition or '', whether to leave claims of which workers have something, and only the claim with this lease or
+-- this id of a partition, if not ''
 -- Takes claims out of the window and asks the dispatcher to give them back. Replies the id of the entry that says so, or ''.
--- Without exception, because something has changed in PostgreSQL, that goes for those on their way here, too.
+-- Without exception, because something has changed in PostgreSQL, that goes for those on their way here, too. Most leases are
+-- those of claims that were never here, and are no reason to refuse what is on its way.
 local function withdraw(K, A)
   if not known(K) then return '' end
   local ordered, lines, flying = is_ordered(K), {}, {}
-  if A[2] ~= '1' then call('HINCRBY', K[1], 'withdrawals', 1) end
+  local only = A[3] or ''
+  if A[2] ~= '1' and not match(only, '-') then call('HINCRBY', K[1], 'withdrawals', 1) end
   if A[2] == '1' then
     for _, packed in ipairs(call('HVALS', K[5])) do
       local lease = unpacked(packed)
@@ -707,7 +710,7 @@ local function withdraw(K, A)
   local all = call('HGETALL', K[3])
   for k = 1, #all, 2 do
     local id, partition, name = match(all[k + 1], '^(%S+) (%d+) %d+ %d+ %d+ %d+ %d+ (.*)$')
-    if (A[1] == '' or name == A[1]) and not flying[all[k]] then
+    if (A[1] == '' or name == A[1]) and (only == '' or id == only or partition == only) and not flying[all[k]] then
       drop(K, all[k], all[k + 1], ordered)
       lines[#lines + 1] = id .. ' ' .. partition
     end
@@ -729,7 +732,7 @@ local function detach(K, A)
   local refused = stale(K, A[1])
   if refused then return refused end
   -- What workers have just done with is given back first: nobody else would.
-  withdraw(K, {'', '1'})
+  withdraw(K, {'', '1', ''})
   if call('XLEN', K[7]) > 0 or (A[2] ~= '1' and call('ZCARD', K[6]) > 0) then return 0 end
   clear(K)
   return 1

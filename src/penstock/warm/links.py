@@ -38,9 +38,13 @@ MOVED = "WARMMOVED"
 OUT_OF_MEMORY = "OOM"
 _CODES = (GONE, HALTED, STALE, LATE, FULL, MOVED, "WARMBAD", OUT_OF_MEMORY)
 _PAUSE = 1.0
-# The limit of a call in seconds: takes that wait for longer than that are better served by PostgreSQL.
-_CALL_TIMEOUT = 5.0
+# The limit of a call in seconds: takes that wait for longer than that are better served by PostgreSQL. A dispatcher waits
+# for longer, because it would lose its window.
+_CALL_TIMEOUT = 1.0
+_DISPATCHER_TIMEOUT = 5.0
 _BLOCKING_TIMEOUT = 10.0
+# Whoever tries whether a Valkey that has failed can be used again waits so long for an answer.
+_PROBE_TIMEOUT = 0.5
 # A connection that was not used for so many seconds may have been closed by whatever lies between, and is opened anew.
 _FRESH = 5.0
 
@@ -66,6 +70,11 @@ class _State:
     def usable(self) -> bool:
         """Whether it is worth a try."""
         return time.monotonic() >= self._failed_at + _PAUSE
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last call failed, and nobody has got an answer since."""
+        return self._said
 
     @cached_property
     def response_error(self) -> type[Exception]:
@@ -144,6 +153,7 @@ class AsyncLink:
     def __init__(self, address: Address, functions: Library | None = None, *, starting: bool = False) -> None:
         self._state = _State(address, functions)
         self._starting = starting
+        self._limit = _DISPATCHER_TIMEOUT if starting else _CALL_TIMEOUT
         self._begin()
         forks.renew_in_children(self._begin)
 
@@ -181,7 +191,7 @@ class AsyncLink:
         connection: AsyncConnection | None = None
         try:
             # One limit for all: those of the driver cost a task for each command.
-            async with asyncio.timeout(_BLOCKING_TIMEOUT if idle is self._patient else _CALL_TIMEOUT):
+            async with asyncio.timeout(_BLOCKING_TIMEOUT if idle is self._patient else self._limit):
                 connection = await self._take(idle)
                 await connection.send_command(*command)
                 answer = await connection.read_response()
@@ -251,9 +261,16 @@ class AsyncLink:
     async def _open(self) -> "valkey.asyncio.Valkey":
         state = self._state
         if self._starting:
-            client = await connect_async(state.address, call_timeout=_CALL_TIMEOUT)
+            client = await connect_async(state.address, call_timeout=self._limit)
         else:
-            found = await connect_running_async(state.address, call_timeout=_CALL_TIMEOUT)
+            if state.has_failed:
+                probe = await connect_running_async(state.address, call_timeout=_PROBE_TIMEOUT)
+                if probe is not None:
+                    try:
+                        await probe.ping()
+                    finally:
+                        await probe.aclose()
+            found = await connect_running_async(state.address, call_timeout=self._limit)
             if found is None:
                 raise state.not_running()
             client = found
@@ -370,6 +387,13 @@ class Link:
 
     def _open(self) -> "valkey.Valkey":
         state = self._state
+        if state.has_failed:
+            probe = connect_running(state.address, call_timeout=_PROBE_TIMEOUT)
+            if probe is not None:
+                try:
+                    probe.ping()
+                finally:
+                    probe.close()
         client = connect_running(state.address, call_timeout=_CALL_TIMEOUT)
         if client is None:
             raise state.not_running()

@@ -81,10 +81,11 @@ class Relay:
                 for queue in _with_replaced(operation, answer):
                     for found in windows.all(queue):
                         self._halt(found.group_id)
-            case Release():
+            case Release(lease=lease):
+                # It may be the claim of a window that was taken from its dispatcher.
                 for found in windows.all():
-                    if found.group_id == operation.lease.group_id:
-                        self._withdraw(found.group_id, None)
+                    if found.group_id == lease.group_id:
+                        self.note(found.group_id, windows.withdraw(found.group_id, only=lease))
 
     def _withdraw(self, group_id: int, partition: str | None) -> None:
         self.note(group_id, self._windows.withdraw(group_id, partition))

@@ -22,6 +22,8 @@ from penstock.warm.window import Run, Taken, Windows
 
 # How long a pop waits for what is just being loaded, and how often it looks: a load takes a few ms.
 _LOADED_WITHIN, _LOADED_EVERY = 0.5, 0.001
+# Who has waited so long for Valkey in vain does not ask it again.
+PATIENCE = 0.5
 # How much longer than any worker's lease that of a window's claim in PostgreSQL is.
 SPARE = 60.0
 
@@ -49,10 +51,13 @@ class Taking:
             group_id = self._windows.find(wanted.queue, wanted.group, again=again)
             if group_id is None:
                 return [], False
-            token = new_token()
+            token, asked_at = new_token(), time.monotonic()
             try:
                 taken = self._windows.take(group_id, token, wanted)
             except ValkeyUnavailable:
+                if time.monotonic() > asked_at + PATIENCE:
+                    # It does not answer, and PostgreSQL does.
+                    raise
                 # The reply may have been lost; the same token gets the same items.
                 taken = self._windows.take(group_id, token, wanted, again=True)
         except AWAY:

@@ -7,6 +7,7 @@ else gets it. Acknowledgements go to the window, whose dispatcher tells PostgreS
 """
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -41,7 +42,7 @@ from penstock.warm.links import Link, Refused
 from penstock.warm.relaying import AWAY, Relay
 from penstock.warm.scopes import WarmScope, translated
 from penstock.warm.settling import Settling, is_plain, without
-from penstock.warm.taking import SPARE, Taking
+from penstock.warm.taking import PATIENCE, SPARE, Taking
 from penstock.warm.window import Part, Windows
 
 log = logging.getLogger("penstock.warm")
@@ -241,7 +242,7 @@ class WarmTransport:
         if pop.auto_ack or not all(is_warm(each.lease_id) and each.group_id == group_id for each in ranges):
             return None
         parts = [_part(each) for each in ranges]
-        token = new_token()
+        token, asked_at = new_token(), time.monotonic()
         try:
             if self.windows.find(pop.queue, pop.group) != group_id:
                 return None
@@ -250,10 +251,12 @@ class WarmTransport:
             return None
         except (ValkeyUnavailable, ValkeyUnusable):
             # The reply may have been lost: what was taken with it is still there.
+            answers = time.monotonic() < asked_at + PATIENCE
             acked = self._taking.ack_in_postgres(ranges, inner)
             with suppress(*AWAY):
-                found = self.windows.take(group_id, token, pop, again=True)
-                return AckedAndPopped(acked, self._taking.received(group_id, token, found, pop, inner)[0])
+                if answers:
+                    found = self.windows.take(group_id, token, pop, again=True)
+                    return AckedAndPopped(acked, self._taking.received(group_id, token, found, pop, inner)[0])
             return AckedAndPopped(acked, self._pop_after(pop, inner))
         self._acked(group_id, parts, reported, live)
         live = self._ack_unknown(ranges, live, inner)

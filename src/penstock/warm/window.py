@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from penstock.broker.claims import Lease
 from penstock.broker.operations.claiming import Pop
 from penstock.broker.operations.warm import GetDatabaseIdentity
 from penstock.broker.transport import Transport
@@ -161,12 +162,14 @@ class Windows:
         )
         return bool(kept) and granted <= longest, granted / 1000, [bool(each) for each in live]
 
-    def withdraw(self, group_id: int, partition: str | None = None) -> bytes:
+    def withdraw(self, group_id: int, partition: str | None = None, only: Lease | None = None) -> bytes:
         """Take claims out of a window, because what they were made for does not hold any more.
 
-        Replies the id of the entry in the stream that asks for them to be given back.
+        `only` is the lease of one claim in PostgreSQL; without an id, whichever its partition has. Replies the id of
+        the entry in the stream that asks for them to be given back.
         """
-        withdrawn: bytes = self.link.call("withdraw", self.keys(group_id), partition or "", 0)
+        which = "" if only is None else str(only.lease_id or only.partition_id)
+        withdrawn: bytes = self.link.call("withdraw", self.keys(group_id), partition or "", 0, which)
         return withdrawn
 
     def halt(self, group_id: int) -> bytes:

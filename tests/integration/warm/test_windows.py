@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Client, InvalidInput, LeaseLost, Message
+from penstock.broker.operations.claiming import Release
 from windows import ValkeyServer, wait_for
 
 MODES = pytest.mark.parametrize("mode", ["shared", "ordered"])
@@ -50,6 +51,49 @@ def test_messages_are_taken_from_the_window_in_order_and_their_acks_reach_postgr
 
     assert taken == list(range(10))
     assert api.lag("orders", "work") == 0
+    assert sound(api)
+
+
+@MODES
+def test_what_another_consumer_gives_back_to_postgres_leaves_the_window_alone(
+    api: Client, loaded: Callable[..., int], dsn: str, mode: str
+) -> None:
+    api.create_group("orders", "work", mode=mode, in_memory_queue_size=10, **WARM)
+    api.push_many("orders", [(f"p{number}", number) for number in range(30)])
+    loaded("orders", "work", 10)
+    held = api.pop("orders", "work", max_messages=50, max_partitions=50)
+    assert held is not None
+    assert is_warm(held)
+    with Client(dsn, valkey_url="none") as cold:
+        from_postgres = cold.pop("orders", "work", max_messages=1)
+        assert from_postgres is not None
+    # By a client that knows of windows.
+    api._transport.run(Release(from_postgres.claims[0].lease))
+    held.ack()
+    assert sound(api)
+
+
+@MODES
+def test_a_claim_of_the_window_that_is_taken_from_its_dispatcher_leaves_it_alone(
+    api: Client, loaded: Callable[..., int], mode: str
+) -> None:
+    api.create_group("orders", "work", mode=mode, **WARM)
+    for partition in ("a", "b"):
+        push(api, 3, partition)
+    loaded("orders", "work", 6)
+    taken = next(claim for claim in api.claims("orders") if claim.partition == "a")
+    assert api.release_claim(taken)
+    seen: list[Any] = []
+
+    def all_seen() -> bool:
+        batch = api.pop("orders", "work", max_messages=10)
+        if batch is not None:
+            with batch:
+                seen.extend((message.partition, message.json()) for message in batch)
+        return len(seen) >= 6
+
+    wait_for(all_seen)
+    assert sorted(seen) == [(partition, number) for partition in "ab" for number in range(3)]
     assert sound(api)
 
 
