@@ -37,6 +37,9 @@ class _Worker:
         self._connection = connection
         self.runs: queue.SimpleQueue[frames.Run | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[frames.Answer] = queue.SimpleQueue()
+        # A handler may have threads of its own: a frame is sent in one piece, and an answer is for whoever asked.
+        self._sending = threading.Lock()
+        self._asking = threading.Lock()
         self._item: Item | None = None
         self._index = -1
         self.halted = False
@@ -50,8 +53,10 @@ class _Worker:
 
     def send(self, frame: frames.FromChild) -> None:
         """Send a frame."""
+        packed = frames.packed(frame)
         try:
-            self._connection.sendall(frames.packed(frame))
+            with self._sending:
+                self._connection.sendall(packed)
         except OSError:
             os._exit(1)
 
@@ -80,8 +85,9 @@ class _Worker:
         self.send(frames.Progress(item.percent, item.text))
 
     def _ask(self, question: frames.Ask, kind: Any) -> Any:
-        self.send(question)
-        answer = self._answers.get()
+        with self._asking:
+            self.send(question)
+            answer = self._answers.get()
         if answer.kind is not None:
             raise _error(answer.kind, answer.error)
         return msgspec.msgpack.decode(answer.value, type=kind)

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,6 +21,8 @@ from penstock.workers.outcomes import Discard, Outcome, Snooze
 # where the flow was entered.
 DID, PARENT, SOURCE = "penstock-did", "penstock-parent", "penstock-source"
 _NOTHING: Any = object()
+# What the lock to load steps goes by, which is the name of none.
+_LOADING = ""
 # What is kept of the text of a progress: it is for a line on a screen, and is written with those of other items.
 _LONGEST_TEXT = 2000
 
@@ -59,12 +62,14 @@ class Place:
 class Item:
     """One message that an action handles."""
 
-    __slots__ = ("_message", "_place", "_steps", "_trace", "cancelled", "claim", "noted", "percent", "text")
+    __slots__ = ("_locks", "_message", "_place", "_steps", "_trace", "cancelled", "claim", "noted", "percent", "text")
 
     def __init__(self, message: StoredMessage, place: Place, claim: Any) -> None:
         self._message = message
         self._place = place
         self._steps: dict[str, bytes] | None = None
+        # One for each step, by name, and one to load them: a handler may have threads or tasks of its own.
+        self._locks: dict[str, Any] = {}
         self._trace: dict[str, str] | None = None
         self.claim = claim
         # Whether somebody cancelled it, or its lease is lost, while the handler runs: it should end soon.
@@ -203,38 +208,45 @@ class Item:
     def step(self, name: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Call a function once, and remember its JSON result: a later attempt gets that and calls nothing.
 
-        In an asynchronous handler, await it; the function may then be a coroutine function.
+        So does whoever asks for the same step meanwhile. In an asynchronous handler, await it; the function may then be
+        a coroutine function.
         """
         if not isinstance(name, str) or not name:
             raise InvalidInput(f"a step needs a name, and {name!r} is none")
         if self._place.memory.is_async:
             return self._async_step(name, function, arguments, named)
-        if self._steps is None:
-            self._steps = self._place.memory.load_steps(self)
-        if name not in self._steps:
-            value = function(*arguments, **named)
-            if inspect.isawaitable(value):
-                raise InvalidInput(f"step {name} is asynchronous: its action must be so, too")
-            encoded = _json(value)
-            self.noted = True
-            self._steps[name] = self._place.memory.save_step(self, name, encoded)
-        return msgspec.json.decode(self._steps[name])
+        with self._locks.setdefault(_LOADING, threading.RLock()):
+            if self._steps is None:
+                self._steps = self._place.memory.load_steps(self)
+        steps: dict[str, bytes] = self._steps
+        with self._locks.setdefault(name, threading.RLock()):
+            if name not in steps:
+                value = function(*arguments, **named)
+                if inspect.isawaitable(value):
+                    raise InvalidInput(f"step {name} is asynchronous: its action must be so, too")
+                encoded = _json(value)
+                self.noted = True
+                steps[name] = self._place.memory.save_step(self, name, encoded)
+        return msgspec.json.decode(steps[name])
 
     async def _async_step(
         self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
-        if self._steps is None:
-            self._steps = await self._place.memory.load_steps(self)
-        if name not in self._steps:
-            value = function(*arguments, **named)
-            if inspect.isawaitable(value):
-                value = await value
-            encoded = _json(value)
-            self.noted = True
-            # The step is done: a cancellation must not make it forgotten.
-            saving = asyncio.ensure_future(self._place.memory.save_step(self, name, encoded))
-            self._steps[name] = await asyncio.shield(saving)
-        return msgspec.json.decode(self._steps[name])
+        async with self._locks.setdefault(_LOADING, asyncio.Lock()):
+            if self._steps is None:
+                self._steps = await self._place.memory.load_steps(self)
+        steps: dict[str, bytes] = self._steps
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            if name not in steps:
+                value = function(*arguments, **named)
+                if inspect.isawaitable(value):
+                    value = await value
+                encoded = _json(value)
+                self.noted = True
+                # The step is done: a cancellation must not make it forgotten.
+                saving = asyncio.ensure_future(self._place.memory.save_step(self, name, encoded))
+                steps[name] = await asyncio.shield(saving)
+        return msgspec.json.decode(steps[name])
 
     def sleep_until(self, moment: datetime) -> None:
         """Give the item back until a moment, without counting an attempt; does nothing when it has passed.

@@ -232,6 +232,15 @@ def test_a_step_runs_once_and_a_checkpoint_is_kept_over_attempts(client: Client,
     assert kept_of_items(client) == (0, 0)
 
 
+@pytest.mark.parametrize("kind", ["task", "thread", "child"])
+def test_a_step_that_a_handler_asks_for_several_times_at_once_runs_once(client: Client, kind: str) -> None:
+    client.push(f"at-once-{kind}", "anything")
+    batch = client.pop("at-once", "test", partition=kind, wait=30)
+    assert batch is not None
+    with batch:
+        assert [message.json() for message in batch] == [[[1, 1, [0, 1, 2, 3]]]]
+
+
 def kept_of_items(client: Client) -> "tuple[int, int]":
     """Return how many steps and notes are kept."""
     counts = "SELECT (SELECT count(*) FROM penstock.item_steps), (SELECT count(*) FROM penstock.item_notes)"

@@ -6,6 +6,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -180,6 +181,45 @@ def step_child(item: Item) -> object:
     if item.attempt == 1:
         raise ValueError("try again")
     return [Message([receipt, seen], partition="child")]
+
+
+def charge_slowly(calls: list[int], number: int) -> int:
+    calls.append(number)
+    time.sleep(0.05)
+    return number
+
+
+def charge_at_once(item: Item) -> object:
+    """Ask for one step, and for one each, by several threads of the handler's own."""
+    calls: list[int] = []
+    with ThreadPoolExecutor(4) as threads:
+        same = list(threads.map(lambda n: item.step("same", charge_slowly, calls, n), range(4)))
+        each = list(threads.map(lambda n: item.step(f"number {n}", charge_slowly, [], n), range(4)))
+    return [[len(calls), len(set(same)), each]]
+
+
+@action(queue="at-once-thread", to="at-once", flow="outcomes", max_attempts=1)
+def at_once_thread(item: Item) -> object:
+    return [Message(charge_at_once(item), partition="thread")]
+
+
+@action(queue="at-once-child", to="at-once", flow="outcomes", max_attempts=1, run_in="process", concurrency=1)
+def at_once_child(item: Item) -> object:
+    return [Message(charge_at_once(item), partition="child")]
+
+
+@action(queue="at-once-task", to="at-once", flow="outcomes", max_attempts=1)
+async def at_once_task(item: Item) -> object:
+    calls: list[int] = []
+
+    async def charge_later(number: int) -> int:
+        calls.append(number)
+        await asyncio.sleep(0.05)
+        return number
+
+    same = await asyncio.gather(*(item.step("same", charge_later, n) for n in range(4)))
+    each = await asyncio.gather(*(item.step(f"number {n}", charge_later, n) for n in range(4)))
+    return [Message([[len(calls) - 4, len(set(same)), each]], partition="task")]
 
 
 def end_without_a_look(item: Item) -> None:
