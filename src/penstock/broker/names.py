@@ -1,5 +1,6 @@
 """Checks of names and other arguments that every operation makes, whichever transport runs it."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -109,6 +110,10 @@ def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as JSON values, with lengths of time in seconds."""
     values = {name: seconds(value) for name, value in settings.items()}
     check_depth("settings", values)
+    for name, value in values.items():
+        # JSON has no such numbers: it would be null, which takes a setting away.
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidInput(f"{name} is {value} but must be a number")
     try:
         msgspec.json.encode(values)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
