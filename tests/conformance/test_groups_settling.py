@@ -97,6 +97,19 @@ def test_messages_of_a_shared_group_are_acknowledged_one_by_one(api: Any) -> Non
     assert api.lag("q", "g") == 0
 
 
+def test_the_rest_of_a_batch_is_settled_after_all_messages_of_a_partition_were_one_by_one(api: Any) -> None:
+    api.create_group("q", "g", mode="shared")
+    api.push_many("q", [("a", 1), ("a", 2), ("b", 3)])
+    batch = api.pop("q", "g", max_partitions=2)
+    for message in batch.messages:
+        if message.partition == "a":
+            batch.ack_message(message)
+    assert api.lag("q", "g") == 1
+    batch.renew(60)
+    batch.ack()
+    assert api.lag("q", "g") == 0
+
+
 def test_an_ordered_group_refuses_to_acknowledge_one_message(api: Any) -> None:
     api.push("q", [1, 2])
     batch = api.pop("q", "g")

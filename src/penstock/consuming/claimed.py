@@ -139,7 +139,7 @@ class ClaimedMessages:
             claim = self._only()
             if not claim.start <= up_to <= claim.stop:
                 raise InvalidInput(f"up_to is {up_to} but must be from {claim.start} to {claim.stop}, as claimed")
-        return Ack([claim.done(stop=up_to) for claim in self.claims], durable=durable)
+        return Ack([claim.done(stop=up_to) for claim in self._unsettled()], durable=durable)
 
     def _deferred(self) -> bool:
         """Leave the ack to the loop that this batch is of, which sends it with the next pop, or at once without one."""
@@ -194,7 +194,7 @@ class ClaimedMessages:
             said, trace = reason if error is None else error, None
         wait = delay_time(delay)
         self._failed(done, said)
-        return [Nack(claim.lease, offset, said, reason, wait, trace) for claim in self.claims]
+        return [Nack(claim.lease, offset, said, reason, wait, trace) for claim in self._unsettled()]
 
     def _nack_message(self, message: StoredMessage, error: BaseException) -> list[Operation[Any]]:
         """Fail at one message: earlier ones are done, later claims are given back."""
@@ -210,7 +210,7 @@ class ClaimedMessages:
 
     def _renew(self, lease: Seconds | None) -> Renew:
         self._open()
-        return Renew([claim.lease for claim in self.claims], lease_time(lease), durable=False)
+        return Renew([claim.lease for claim in self._unsettled()], lease_time(lease), durable=False)
 
     def _release_after(self, done: int) -> list[Operation[Any]]:
         """Acknowledge the first messages, and give back the rest."""
@@ -258,6 +258,16 @@ class ClaimedMessages:
         """Return the partitions of what was not settled."""
         leases = {lease.lease_id for lease, done in settled if not done}
         return [claim.partition for claim in self.claims if claim.lease_id in leases]
+
+    def _unsettled(self) -> list[Claim]:
+        """Return the claims of which not every message was acknowledged by itself: those have no lease any more."""
+        if not self._acked:
+            return self.claims
+        return [
+            claim
+            for claim in self.claims
+            if any((claim.partition_id, message.offset) not in self._acked for message in claim.messages)
+        ]
 
     def _open(self) -> None:
         if self.settled:
