@@ -304,12 +304,14 @@ class Client(Operator, Items, Monitoring):
                 tx.write(self._spreads)
             finally:
                 tx.end()
+        # In a transaction of the caller's own it is not committed yet. But it soon will be, and whoever hears of it now
+        # looks again and again, with pauses that are short at first.
+        self._wakes.pushed([Place(queue, "") for queue in tx.gathered.queues()])
+        for operation in tx.ran:
+            self._wakes.ran(operation)
         if connection is None:
-            self._wakes.pushed([Place(queue, "") for queue in tx.gathered.queues()])
             for queue, count in tx.gathered.counts().items():
                 self._reports.pushed(queue, count)
-            for operation in tx.ran:
-                self._wakes.ran(operation)
 
     # Consuming
 

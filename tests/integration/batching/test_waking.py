@@ -330,6 +330,15 @@ async def test_a_client_hints_by_default_unless_a_pooler_is_in_between(dsn: str,
         assert not other.notify
 
 
+def test_a_push_in_a_transaction_of_the_callers_own_lets_others_look_soon(dsn: str, listener: Connection) -> None:
+    with Client(dsn) as client, psycopg.connect(dsn) as own:
+        with client.transaction(own) as tx:
+            tx.push("q", 1)
+        # It is not committed yet; who hears of it looks again and again.
+        (hint,) = listener.notifies(timeout=SOON, stop_after=1)
+        assert json.loads(hint.payload)["queues"] == ["q"]
+
+
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no push wait because another one has just taken a hint along."""
