@@ -38,8 +38,8 @@ MOVED = "WARMMOVED"
 OUT_OF_MEMORY = "OOM"
 _CODES = (GONE, HALTED, STALE, LATE, FULL, MOVED, "WARMBAD", OUT_OF_MEMORY)
 _PAUSE = 1.0
-# The limit of a call in seconds: takes that wait for longer than that are better served by PostgreSQL. A dispatcher waits
-# for longer, because it would lose its window.
+# The limit of a call in seconds: takes that wait for longer than that are better served by PostgreSQL. That of a
+# dispatcher is longer, because it would lose its window.
 _CALL_TIMEOUT = 1.0
 _DISPATCHER_TIMEOUT = 5.0
 _BLOCKING_TIMEOUT = 10.0
