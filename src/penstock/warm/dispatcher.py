@@ -14,6 +14,7 @@ from uuid import uuid4
 from penstock.broker.async_transport import AsyncTransport
 from penstock.broker.hints import Hints
 from penstock.broker.operations.claiming import Sweep
+from penstock.broker.operations.metrics import Sample
 from penstock.broker.operations.warm import GetDatabaseIdentity, ListWarmGroups
 from penstock.broker.warm import WarmGroup
 from penstock.consuming.polling import Sweeping
@@ -53,6 +54,7 @@ class Dispatcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._find = asyncio.Event()
         self._tidy_at = 0.0
+        self._sample_at = time.monotonic() + self._terms.sample_every
 
     def heard(self, queues: Sequence[str]) -> None:
         """Look at the groups of queues that were pushed to; called from any thread."""
@@ -148,6 +150,13 @@ class Dispatcher:
             if self._queues[group_id] in queues:
                 keeper.wake()
 
+    async def _sample(self) -> None:
+        """Take a step of a sample of what waits, now and then: there may be no consumer that does."""
+        if time.monotonic() >= self._sample_at:
+            step = await self._transport.run(Sample(min_age=self._terms.sample_every), retry=False)
+            begun = step is not None and not step.complete
+            self._sample_at = time.monotonic() + (0.0 if begun else self._terms.sample_every)
+
     async def _sweep(self) -> None:
         """Fire timers: what was put off becomes ready here sooner than a look would find it."""
         sweeping = Sweeping()
@@ -155,6 +164,7 @@ class Dispatcher:
             pause = _SWEEP_LATEST
             if self._keepers:
                 try:
+                    await self._sample()
                     swept = await self._transport.run(Sweep(sweeping.since(), durable=False), retry=False)
                     sweeping.did(swept)
                     if swept is not None:

@@ -13,6 +13,7 @@ from uuid import UUID
 from penstock.broker.async_transport import AsyncTransport
 from penstock.broker.operations.warm import HoldWarmLease, ReleaseWarmClaims
 from penstock.broker.warm import WarmGroup, WarmHold
+from penstock.consuming.reporting import SAMPLE
 from penstock.errors import ValkeyUnavailable
 from penstock.warm.flushing import MOST_RANGES
 from penstock.warm.items import read_note
@@ -30,7 +31,8 @@ SPARE = 60.0
 class Terms(NamedTuple):
     """How long a group is held without a heartbeat, how often there is one, and how long takes go on after it.
 
-    Then how long to wait for workers before a window is given back, and how often to look for groups without one.
+    Then how long to wait for workers before a window is given back, how often to look for groups without one, and how
+    often to sample what waits.
     """
 
     hold_for: float = 10.0
@@ -38,6 +40,7 @@ class Terms(NamedTuple):
     grant: float = 5.0
     leave_within: float = 10.0
     find_every: float = 1.0
+    sample_every: float = SAMPLE
 
 
 class LostWindow(Exception):

@@ -6,7 +6,7 @@ import pytest
 
 from penstock import Client
 from penstock.operations.status import status
-from windows import wait_for
+from windows import TERMS, dispatching, wait_for
 
 
 def missing(api: Client) -> list[str]:
@@ -56,3 +56,11 @@ def test_claims_beside_the_window_are_held_by_consumers(dsn: str, api: Client, m
         assert batch is not None
         assert missing(api) == []
         batch.ack()
+
+
+def test_what_is_cold_is_known_although_nobody_consumes(dsn: str, valkey_url: str) -> None:
+    with Client(dsn, valkey_url=valkey_url) as client:
+        client.create_group("orders", "work", mode="shared", warm=True, in_memory_queue_size=5)
+        with dispatching(dsn, valkey_url, TERMS._replace(sample_every=0.2)):
+            client.push("orders", list(range(20)))
+            wait_for(lambda: {each.tier: each.count for each in client.queued_work()} == {"warm": 5, "cold": 15})
