@@ -9,6 +9,7 @@ from penstock.broker.operations.groups import ConfigureGroup, CreateGroup
 from penstock.broker.operations.log import CreateQueue
 from penstock.broker.operations.metrics import ConfigureCheck
 from penstock.broker.operations.operation import Operation
+from penstock.broker.operations.rules import AddRule
 from penstock.errors import InvalidInput
 from penstock.http.encoding import operations, reply_type
 from penstock.postgres.statements.call import known_operations
@@ -35,3 +36,8 @@ def test_a_setting_that_is_no_number_is_refused_and_not_taken_away(number: float
         CreateQueue("q", {"push_rate_limit": number})
     with pytest.raises(InvalidInput, match="must be a number"):
         ConfigureCheck("oldest_too_old", {"threshold": number})
+
+
+def test_more_redrives_than_a_number_of_the_broker_are_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match="max_redrives is 1000000000000 but must be from 1 to 1000"):
+        AddRule("often", max_redrives=10**12)

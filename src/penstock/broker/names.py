@@ -69,6 +69,13 @@ def check_whole(name: str, value: int) -> None:
         raise InvalidInput(f"{name} is {value!r} but must be a whole number and not negative")
 
 
+def check_step(name: str) -> None:
+    """Refuse what is no name of a step."""
+    check_names(name, what=("the name of a step",))
+    if not 1 <= len(name.encode()) <= _LONGEST_NAME:
+        raise InvalidInput(f"the name of a step has 1 to {_LONGEST_NAME} bytes, and {name!r:.100} has not")
+
+
 def check_priority(priority: int | None) -> None:
     """Refuse what is no priority; how large it may be the broker says."""
     if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):

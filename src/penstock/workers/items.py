@@ -14,6 +14,7 @@ import msgspec
 from penstock import tracing
 from penstock.broker.arguments import storable
 from penstock.broker.messages import StoredMessage, encode
+from penstock.broker.names import check_step
 from penstock.errors import InvalidInput
 from penstock.workers.outcomes import Discard, Outcome, Snooze
 
@@ -213,6 +214,8 @@ class Item:
         """
         if not isinstance(name, str) or not name:
             raise InvalidInput(f"a step needs a name, and {name!r} is none")
+        # Before it is called: what cannot be remembered must not happen.
+        check_step(name)
         if self._place.memory.is_async:
             return self._async_step(name, function, arguments, named)
         with self._locks.setdefault(_LOADING, threading.RLock()):

@@ -241,6 +241,15 @@ def test_a_step_that_a_handler_asks_for_several_times_at_once_runs_once(client: 
         assert [message.json() for message in batch] == [[[1, 1, [0, 1, 2, 3]]]]
 
 
+@pytest.mark.parametrize("kind", ["thread", "child"])
+def test_a_step_whose_name_cannot_be_kept_is_refused_before_it_runs(client: Client, kind: str) -> None:
+    client.push(f"bad-name-{kind}", "anything")
+    batch = client.pop("bad-name", "test", partition=kind, wait=30)
+    assert batch is not None
+    with batch:
+        assert [message.json() for message in batch] == [["InvalidInput", 0]]
+
+
 def kept_of_items(client: Client) -> "tuple[int, int]":
     """Return how many steps and notes are kept."""
     counts = "SELECT (SELECT count(*) FROM penstock.item_steps), (SELECT count(*) FROM penstock.item_notes)"

@@ -22,7 +22,7 @@ from penstock.broker.items import (
     SettledClaim,
     SettledItems,
 )
-from penstock.broker.names import check_names, check_offset
+from penstock.broker.names import check_names, check_offset, check_step
 from penstock.broker.operations.claiming import Pop
 from penstock.broker.operations.operation import Operation, Repeatable
 from penstock.errors import InvalidInput
@@ -82,9 +82,7 @@ class SaveStep(Operation[bytes | None], frozen=True):
 
     def __post_init__(self) -> None:
         _check_held(self.lease, self.offset)
-        check_names(self.name, what=("the name of a step",))
-        if not 1 <= len(self.name.encode()) <= _LONGEST_NAME:
-            raise InvalidInput(f"the name of a step has 1 to {_LONGEST_NAME} bytes, and {self.name!r:.100} has not")
+        check_step(self.name)
 
 
 class ReadNotes(Repeatable[ItemNotes | None], frozen=True):
@@ -132,7 +130,6 @@ class ListCancelled(Repeatable[list[CancelledItem]], frozen=True):
     places: Sequence[tuple[int, int]]
 
 
-_LONGEST_NAME = 255
 _MOST_PERCENT = 100
 
 

@@ -5,6 +5,8 @@ from penstock.broker.operations.operation import Operation, Repeatable
 from penstock.broker.rules import RuleInfo, RuleMatch
 from penstock.errors import InvalidInput
 
+_MOST_REDRIVES = 1000
+
 
 class AddRule(Operation[int], frozen=True):
     """Add a rule; the reply is its id."""
@@ -21,6 +23,7 @@ class AddRule(Operation[int], frozen=True):
     def __post_init__(self) -> None:
         check_names(self.name, what=("rule",))
         _check(self.queue, self.group, self.reason, self.error)
+        _check_redrives(self.max_redrives)
 
 
 class MatchDeadLetters(Repeatable[list[RuleMatch]], frozen=True):
@@ -39,6 +42,7 @@ class MatchDeadLetters(Repeatable[list[RuleMatch]], frozen=True):
     def __post_init__(self) -> None:
         check_whole("limit", self.limit)
         _check(self.queue, self.group, self.reason, self.error)
+        _check_redrives(self.max_redrives)
 
 
 class ListRules(Repeatable[list[RuleInfo]], frozen=True):
@@ -58,6 +62,12 @@ class RunRules(Operation[int], frozen=True):
     """Redrive the dead letters that are due by a rule; the reply is how many."""
 
     limit: int = 1000
+
+
+def _check_redrives(count: int) -> None:
+    # The broker says so, too, but not of a number that it cannot take.
+    if isinstance(count, int) and abs(count) >= 2**31:
+        raise InvalidInput(f"max_redrives is {count} but must be from 1 to {_MOST_REDRIVES}")
 
 
 def _check(*texts: str | None) -> None:

@@ -189,6 +189,26 @@ def charge_slowly(calls: list[int], number: int) -> int:
     return number
 
 
+def charge_under_a_bad_name(item: Item) -> object:
+    """Say what refuses the name of a step, and whether the step ran nevertheless."""
+    calls: list[int] = []
+    try:
+        item.step("\udc80", charge_slowly, calls, 1)
+    except Exception as error:
+        return [type(error).__name__, len(calls)]
+    return ["nothing", len(calls)]
+
+
+@action(queue="bad-name-thread", to="bad-name", flow="outcomes", max_attempts=1)
+def bad_name_thread(item: Item) -> object:
+    return [Message(charge_under_a_bad_name(item), partition="thread")]
+
+
+@action(queue="bad-name-child", to="bad-name", flow="outcomes", max_attempts=1, run_in="process", concurrency=1)
+def bad_name_child(item: Item) -> object:
+    return [Message(charge_under_a_bad_name(item), partition="child")]
+
+
 def charge_at_once(item: Item) -> object:
     """Ask for one step, and for one each, by several threads of the handler's own."""
     calls: list[int] = []
