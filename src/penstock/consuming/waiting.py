@@ -118,8 +118,8 @@ _PHASE = random.random() * _LONGEST  # noqa: S311
 
 
 def _beat(now: float) -> float:
-    """Return the next common moment."""
-    return (floor((now - _PHASE) / _LONGEST) + 1) * _LONGEST + _PHASE
+    """Return the next common moment, also where rounding puts `now` a little before the last one."""
+    return (floor((now - _PHASE) / _LONGEST + 1e-6) + 1) * _LONGEST + _PHASE
 
 
 class WaitGroups:
