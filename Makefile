@@ -4,7 +4,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 SPARK_OPTIONS := .venv/spark.options
 # More than cores: what tests do most is to wait, for commits, leases and epochs.
-PROCESSES := --numprocesses=3 --dist=loadscope --no-loadscope-reorder
+# A process that dies is not replaced: pytest-xdist waits for ever then, or ends without having run all tests.
+PROCESSES := --numprocesses=3 --dist=loadscope --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: help install demo test test-long test-failed check conformance coverage chaos chaos-workers chaos-warm chaos-spark-workers chaos-flows generate lint screenshots bench bench-check clean
 

@@ -81,11 +81,22 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             file.write(f"{report.nodeid} ({report.when}, {report.duration:.0f} s): {why[:100]}\n")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take note that a process of the tests died: the run ends then, and most tests may not have run."""
+    if error is not None:
+        _died.append(f"{node.gateway.id}: {error}")
+
+
+_died: list[str] = []
+
+
 def pytest_sessionfinish(exitstatus: int) -> None:
     """Take note that the run came to its end, and how."""
     if _is_first_process():
         with FAILED.open("a") as file:
-            file.write(f"ended with {int(exitstatus)}\n")
+            file.writelines(f"{each}\n" for each in _died)
+            file.write("ended when a process died\n" if _died else f"ended with {int(exitstatus)}\n")
 
 
 def _is_first_process() -> bool:
