@@ -85,6 +85,24 @@ def test_a_partition_of_an_ordered_group_is_not_handed_out_again_before_its_ack(
     assert seen == list(range(6))
 
 
+def test_who_holds_all_partitions_of_an_ordered_group_ahead_leaves_some_to_others(
+    api: Any, open_api: Callable[..., Any]
+) -> None:
+    pushed = fill(api, "ordered", partitions=4, each=60)
+    other = open_api()
+    seen: list[tuple[str, int]] = []
+    others: list[tuple[str, int]] = []
+    for batch in api.consume("q", "g", prefetch=8, max_messages=1, idle_timeout=0):
+        until(lambda: len(api.claims("q")) == 4 or others)
+        with batch:
+            seen += places(batch)
+        if (left := other.pop("q", "g", max_messages=1)) is not None:
+            with left:
+                others += places(left)
+    assert sorted(seen + others) == sorted(pushed)
+    assert len(others) > 4
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_an_ack_is_sent_while_the_next_batch_is_in_work(api: Any, mode: str) -> None:
     pushed = fill(api, mode, each=1)

@@ -8,13 +8,13 @@ call that is under way: where there is no room, it is sent by itself.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
 import msgspec
 
-from penstock.broker.claims import AckedAndPopped, ClaimRange
+from penstock.broker.claims import AckedAndPopped, Claim, ClaimRange
 from penstock.broker.operations.claiming import Ack, Pop, ReleaseMany
 from penstock.consuming.async_batch import AsyncBatch
 from penstock.consuming.async_leases import AsyncLeases
@@ -176,7 +176,7 @@ class AsyncFeeder:
         # Before all else: their leases are about to end, which would count.
         await self._give_back(self._prefetched.take_dropped())
         done = self._prefetched.take_done()
-        room = None if stopped or held_for else self._prefetched.room(acks=bool(done))
+        room = None if stopped or held_for else self._prefetched.room(acks=sum(len(batch.claims) for batch in done))
         if room is None:
             self._leave()
             if probe:
@@ -247,6 +247,8 @@ class AsyncFeeder:
                 batch.defers, batch.hand_over, batch.probe = True, self.finished, most is not None
                 batches.append(batch)
             self._prefetched.add(batches)
+            if not claims[0].shared and _partitions(claims) <= _partitions(_ranges(done)):
+                self._prefetched.had_them_all()
             self._leases.keep(batches[0])
             await self._give_back(self._prefetched.take_excess())
         # Not before what was popped is taken in: `on_error` may end it all.
@@ -385,6 +387,10 @@ class AsyncFeeder:
         if self._waiter is not None:
             self._source.waits.leave(self._waiter)
             self._waiter = None
+
+
+def _partitions(claims: Iterable[Claim | ClaimRange]) -> set[int]:
+    return {claim.partition_id for claim in claims}
 
 
 def _ranges(batches: list[AsyncBatch]) -> list[ClaimRange]:

@@ -9,12 +9,12 @@ call that is under way: where there is no room, it is sent by itself.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import msgspec
 
-from penstock.broker.claims import AckedAndPopped, ClaimRange
+from penstock.broker.claims import AckedAndPopped, Claim, ClaimRange
 from penstock.broker.operations.claiming import Ack, Pop, ReleaseMany
 from penstock.consuming.batch import Batch
 from penstock.consuming.handlers import Hook
@@ -169,7 +169,7 @@ class Feeder:
         # Before all else: their leases are about to end, which would count.
         self._give_back(self._prefetched.take_dropped())
         done = self._prefetched.take_done()
-        room = None if stopped or held_for else self._prefetched.room(acks=bool(done))
+        room = None if stopped or held_for else self._prefetched.room(acks=sum(len(batch.claims) for batch in done))
         if room is None:
             self._leave()
             if probe:
@@ -238,6 +238,8 @@ class Feeder:
                 batch.defers, batch.hand_over, batch.probe = True, self.finished, most is not None
                 batches.append(batch)
             self._prefetched.add(batches)
+            if not claims[0].shared and _partitions(claims) <= _partitions(_ranges(done)):
+                self._prefetched.had_them_all()
             self._leases.keep(batches[0])
             self._give_back(self._prefetched.take_excess())
         # Not before what was popped is taken in: `on_error` may end it all.
@@ -362,6 +364,10 @@ class Feeder:
         if self._waiter is not None:
             self._source.waits.leave(self._waiter)
             self._waiter = None
+
+
+def _partitions(claims: Iterable[Claim | ClaimRange]) -> set[int]:
+    return {claim.partition_id for claim in claims}
 
 
 def _ranges(batches: list[Batch]) -> list[ClaimRange]:

@@ -16,6 +16,8 @@ B = TypeVar("B", bound=ClaimedMessages)
 
 # How many bytes of messages wait at most, however many messages that are.
 MAX_PREFETCHED_BYTES = 32 << 20
+# Where no partitions are left for others, one in so many of those that are held is left to them.
+_LEFT_TO_OTHERS = 4
 # A batch with less of its lease left than this fraction is not handed out.
 _NEAR_ITS_END = 0.1
 
@@ -53,6 +55,8 @@ class Prefetched(Generic[B]):
         self._bytes = 0
         # The size of the largest batch of the last pop that found something.
         self._largest: int | None = None
+        # How many partitions fewer than there is room for the next pop asks for.
+        self._left_to_others = 0
         # All whose leases are renewed: those that wait, and those that were handed out.
         self._held: dict[B, None] = {}
         self._done: list[B] = []
@@ -122,8 +126,8 @@ class Prefetched(Generic[B]):
 
     # The feeder
 
-    def room(self, *, acks: bool) -> Room | None:
-        """Say what may be popped; without acks to send along only when half of what may wait has been taken."""
+    def room(self, *, acks: int) -> Room | None:
+        """Say what may be popped beside acks of so many claims; without acks only when half of what may wait was taken."""
         with self._lock:
             messages = self._max_messages - self._messages
             if messages < self._take or not (acks or self._look_wanted or 2 * self._messages <= self._max_messages):
@@ -136,6 +140,12 @@ class Prefetched(Generic[B]):
             if left < largest and self._waiting:
                 return None
             partitions = max(1, min(messages // self._take, left // largest))
+            if acks and self._left_to_others:
+                # Of those that are acknowledged now. With nothing left to hand out, one is popped all the same.
+                partitions = max(min(partitions, acks) - self._left_to_others, 0 if self._waiting else 1)
+                self._left_to_others = 0
+                if partitions == 0:
+                    return None
             return Room(partitions, max(1, min(self._max_bytes, left // partitions)))
 
     def look(self) -> tuple[bool, bool]:
@@ -166,6 +176,15 @@ class Prefetched(Generic[B]):
                 self._look_wanted = False
             for asker, _ in zip(self._askers, batches, strict=False):
                 asker.signal()
+
+    def had_them_all(self) -> None:
+        """Take note that a pop found no partitions but those that it acknowledged: next time, leave some to others.
+
+        Without that the first consumer of an ordered group would hold all partitions ahead, and the second one none.
+        """
+        with self._lock:
+            held = sum(len(batch.claims) for batch in self._held)
+            self._left_to_others = held // _LEFT_TO_OTHERS
 
     def take_excess(self) -> list[B]:
         """Take out what came last and is too much, because it is larger than what came before, to give it back."""

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from log.interleaving import Running
 from psycopg import errors
 from psycopg.sql import SQL, Identifier
 
@@ -61,6 +62,39 @@ def test_with_a_lost_lease_it_says_so_and_pops_all_the_same(sql: Connection, mod
     ((acked, partition_id, *_),) = ack_and_pop(sql, [lost])
     assert acked == [False]
     assert partition_id not in (None, lost.partition_id)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_of_several_claims_each_is_judged_by_its_own_lease(sql: Connection, mode: str) -> None:
+    create_group(sql, mode=mode)
+    push_to_many(sql, 4)
+    first, second, third, fourth = (must_pop(sql, most=1) for _ in range(4))
+    foreign = replace(second, lease_id=uuid4())
+
+    ((acked, *_),) = ack_and_pop(sql, [third, foreign, first, third])
+
+    assert acked == [True, False, True, True]
+    held = sql.execute("SELECT lease_id FROM penstock.list_claims('q')").fetchall()
+    assert {lease for (lease,) in held} == {second.lease_id, fourth.lease_id}
+    assert violations(sql) == {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_of_several_claims_one_that_another_session_has_just_ended_is_lost(
+    connections: Connections, sql: Connection, mode: str
+) -> None:
+    create_group(sql, mode=mode)
+    push_to_many(sql, 3)
+    claims = [must_pop(sql, most=1) for _ in range(3)]
+    other, holder = connections.open(), connections.open(autocommit=True)
+    run(other, Release(claims[1].lease))
+    arrays = [[getattr(claim, name) for claim in claims] for name in ("group_id", "partition_id", "lease_id")]
+    nulls = [None] * 3
+    acking = Running(holder, QUERY.format("'q', 'g', max_messages => 1"), *arrays, nulls, nulls)
+    assert acking.waits(sql)
+    other.commit()
+    assert [row[0] for row in acking.rows()] == [[True, False, True]]
+    assert violations(sql) == {}
 
 
 def test_with_nothing_to_claim_one_row_says_what_was_acknowledged(sql: Connection) -> None:

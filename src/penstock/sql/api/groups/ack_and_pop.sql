@@ -20,8 +20,8 @@
 -- delivered before, with renew_claims: else the end of such a lease counts no attempt.
 -- Returns: the rows of pop_claims behind `acked`, what ack_claims returns, the same in each. With nothing to claim there
 -- is one row, whose partition_id is null; none where lease_ids is null.
--- Calls: require_read_committed, ensure_group, end_claim, ack_claims, free_slots, open_gate, note_probe, claim_named,
--- claim_partition, claim_range, stop_after_bytes, end_at, joined_slice, segment_slices, look_again. Tables: queues,
+-- Calls: require_read_committed, ensure_group, end_claim, end_claims, ack_shared, ack_claims, open_gate, note_probe, claim_named,
+-- claim_partition, claim_range, carve_ranges, stop_after_bytes, end_at, joined_slice, segment_slices, look_again. Tables: queues,
 -- consumer_groups, partitions, segments, cancellations (read), ready (delete), journal (insert), claims (insert, delete).
 -- Granted to: consumer.
 CREATE OR REPLACE FUNCTION penstock.ack_and_pop(
@@ -97,6 +97,7 @@ DECLARE
     taken          integer;
     joined         boolean;
     latest         bigint;
+    place          integer;
     given          integer := 0;
     vain           integer := 0;
     patience       integer := 1000;
@@ -131,30 +132,28 @@ BEGIN
     ) g
     WHERE q.name = queue_name;
     IF cardinality(lease_ids) > 0 THEN
-        -- The commonest: one claim of the group that pops, and all of it. ack_claims, which this agrees with, does all else.
-        IF cardinality(lease_ids) = 1 AND group_ids[1] = reader
-            AND coalesce(current_setting('penstock.lock_timeout', true), '') = ''
-        THEN
+        -- The commonest: claims of the group that pops, and all of each. ack_claims, which this agrees with, does all else.
+        IF reader = ALL (group_ids) AND NOT gated AND coalesce(current_setting('penstock.lock_timeout', true), '') = '' THEN
             IF NOT (durable OR auto_ack) AND settings @> '{"durable_acks": false}' THEN
                 PERFORM set_config('synchronous_commit', 'off', true);
             END IF;
-            IF mode = 'ordered' THEN
-                IF penstock.end_claim(reader, partition_ids[1], lease_ids[1], stops[1]) THEN
-                    acked := '{t}';
-                    IF gated THEN
-                        PERFORM penstock.free_slots(lease_ids[1]);
-                    END IF;
+            IF mode = 'shared' THEN
+                IF cardinality(lease_ids) = 1 AND num_nonnulls(starts[1], stops[1]) = 0 THEN
+                    DELETE FROM penstock.claims c
+                    WHERE c.group_id = reader AND c.partition_id = partition_ids[1] AND c.lease_id = lease_ids[1]
+                      AND c.whole AND c.due_at > clock_timestamp();
+                    acked := CASE WHEN FOUND THEN '{t}'::boolean[] END;
                 END IF;
-            ELSIF starts[1] IS NULL AND stops[1] IS NULL THEN
-                DELETE FROM penstock.claims c
-                WHERE c.group_id = reader AND c.partition_id = partition_ids[1] AND c.lease_id = lease_ids[1]
-                  AND c.whole AND c.due_at > clock_timestamp();
-                IF FOUND THEN
-                    acked := '{t}';
-                    IF gated THEN
-                        PERFORM penstock.free_slots(lease_ids[1]);
-                    END IF;
-                END IF;
+                acked := coalesce(acked, penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops));
+            ELSIF cardinality(lease_ids) = 1 THEN
+                acked := CASE WHEN penstock.end_claim(reader, partition_ids[1], lease_ids[1], stops[1]) THEN '{t}'::boolean[] END;
+            ELSIF coalesce(cardinality(array_remove(stops, NULL)), 0) = 0 THEN
+                acked := penstock.end_claims(reader, partition_ids, lease_ids);
+                FOR place IN SELECT n FROM generate_subscripts(acked, 1) n WHERE NOT acked[n] LOOP
+                    acked[place] := (penstock.ack_claims(
+                        group_ids[place:place], partition_ids[place:place], lease_ids[place:place], NULL, NULL, durable OR auto_ack
+                    ))[1];
+                END LOOP;
             END IF;
         END IF;
         IF acked IS NULL THEN
@@ -248,6 +247,12 @@ BEGIN
                 j.ordinary AND s.ends IS NOT NULL AND s.base_offset + s.count > j.start, -- else retention has dropped it
                 s.base_offset = j.start AND s.base_offset + s.count = least(j.start + max_messages, entry.hi),
                 least(j.start + max_messages, entry.hi), s.bytes, false,
+                CASE WHEN j.shared AND entry.lo IS NULL THEN (
+                    SELECT n.base_offset + n.count FROM penstock.segments n
+                    WHERE n.partition_id = entry.partition_id
+                    ORDER BY n.base_offset DESC
+                    LIMIT 1
+                ) END,
                 reader, entry.partition_id,
                 (SELECT p.name FROM penstock.partitions p WHERE p.partition_id = entry.partition_id),
                 gen_random_uuid(),
@@ -260,6 +265,7 @@ BEGIN
                 ordinary,
                 plain,
                 stop, bytes, sliced,
+                head,
                 group_id, partition_id,
                 partition_of,
                 lease_id,
@@ -270,9 +276,10 @@ BEGIN
             FROM (
                 SELECT
                     j.version, j.skipped, j.narrow_attempt, j.acked_at, j.first_error, j.last_error,
-                    coalesce(entry.lo, j.committed) AS start, mode = 'shared' AS shared,
+                    coalesce(entry.lo, CASE mode WHEN 'shared' THEN j.claimed_to ELSE j.committed END) AS start,
+                    mode = 'shared' AS shared,
                     CASE mode WHEN 'shared' THEN 1 ELSE j.attempt + 1 END AS attempt,
-                    CASE mode WHEN 'shared' THEN entry.attempt = 0 AND entry.hi - entry.lo <= max_messages
+                    CASE WHEN entry.lo IS NOT NULL THEN entry.attempt = 0 AND entry.hi - entry.lo <= max_messages
                          ELSE j.state = 'r' AND j.ready_seq = entry.seq AND j.narrow_to IS NULL
                              AND settings @> '{"delay": 0, "quiet_period": 0}' END AS ordinary
                 FROM penstock.journal j
@@ -292,15 +299,17 @@ BEGIN
             IF ordinary AND NOT plain THEN
                 joined := false;
                 IF claimed_to < stop AND (shared OR bytes < max_bytes) THEN
-                    SELECT s.base_offset + s.count INTO head FROM penstock.segments s
-                    WHERE s.partition_id = entry.partition_id
-                    ORDER BY s.base_offset DESC
-                    LIMIT 1;
+                    IF head IS NULL THEN
+                        SELECT s.base_offset + s.count INTO head FROM penstock.segments s
+                        WHERE s.partition_id = entry.partition_id
+                        ORDER BY s.base_offset DESC
+                        LIMIT 1;
+                    END IF;
                     IF head > claimed_to THEN
                         claimed_to := penstock.stop_after_bytes(entry.partition_id, claimed_from, least(stop, head), max_bytes);
                         sliced := true;
                     END IF;
-                    ordinary := NOT shared OR claimed_to = stop; -- else the rest goes back to the ready list
+                    ordinary := entry.lo IS NULL OR claimed_to = stop; -- else the rest goes back to the ready list
                 END IF;
                 IF NOT sliced AND (claimed_to > stop OR base_offset < claimed_from) THEN
                     claimed_to := least(claimed_to, stop);
@@ -341,6 +350,12 @@ BEGIN
             END IF;
             IF ordinary THEN
                 IF shared THEN
+                    IF entry.lo IS NULL THEN
+                        stop := least(head, claimed_from + 8 * max_messages::bigint);
+                        PERFORM penstock.carve_ranges(
+                            entry, newest, skipped, acked_at, claimed_to, stop, max_messages, head > stop
+                        );
+                    END IF;
                     INSERT INTO penstock.claims (
                         group_id, partition_id, lo, hi, attempt, lease_id, due_at, consumer, first_error, last_error, alone,
                         ahead

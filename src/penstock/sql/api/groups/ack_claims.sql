@@ -34,6 +34,7 @@ DECLARE
     target   bigint;
     lease    uuid;
     shared   boolean;
+    all_shared boolean;
     gated    boolean;
     relaxed  boolean;
     trimming boolean;
@@ -90,13 +91,12 @@ BEGIN
     ) THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    SELECT bool_or(g.mode = 'shared'), bool_or(g.gated) INTO shared, gated
+    SELECT bool_or(g.mode = 'shared'), bool_and(g.mode = 'shared'), bool_or(g.gated) INTO shared, all_shared, gated
     FROM penstock.consumer_groups g
     WHERE g.group_id = ANY (group_ids);
-    IF shared THEN
-        IF cardinality(group_ids) = 1 THEN
-            RETURN penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops);
-        END IF;
+    IF all_shared THEN
+        RETURN penstock.ack_shared(group_ids, partition_ids, lease_ids, starts, stops);
+    ELSIF shared THEN
         RETURN penstock.ack_mixed(group_ids, partition_ids, lease_ids, starts, stops);
     END IF;
     -- Not in a function of its own, as ack_shared is: this is the hot path, and a call costs some microseconds.

@@ -8,7 +8,7 @@
 --
 -- Parameters: entry - the entry, which the caller has just deleted; the others as in pop_claims.
 -- Returns: the rows of pop_claims.
--- Calls: deliverable, append_state, trim_journal, partition_span, newest_uncancelled, skip_cancelled, heed_cancelled,
+-- Calls: deliverable, append_state, trim_journal, carve_ranges, partition_span, newest_uncancelled, skip_cancelled, heed_cancelled,
 -- stop_after_bytes, claim_limited, segment_slices, newest_state. Tables: partitions (read), ready, claims, skips (insert).
 CREATE OR REPLACE FUNCTION penstock.claim_range(
     entry        penstock.ready,
@@ -72,18 +72,9 @@ BEGIN
         END IF;
         stop := least(given.stop_offset, start + max_messages);
         frontier := least(given.stop_offset, start + 8 * max_messages::bigint);
-        FOR carved IN SELECT c FROM generate_series(stop, frontier - 1, max_messages) c LOOP
-            INSERT INTO penstock.ready (group_id, priority, seq, partition_id, lo, hi)
-            VALUES (
-                entry.group_id, entry.priority, nextval('penstock.ready_seq'), entry.partition_id,
-                carved, least(carved + max_messages, frontier)
-            );
-        END LOOP;
-        PERFORM penstock.append_state(
-            before, CASE WHEN given.head_offset > frontier THEN 'r' ELSE 'p' END::"char", frontier,
-            due_at => CASE WHEN given.head_offset <= frontier THEN clock_timestamp() + interval '50 milliseconds' END
+        PERFORM penstock.carve_ranges(
+            entry, before.version, before.skipped, before.acked_at, stop, frontier, max_messages, given.head_offset > frontier
         );
-        PERFORM penstock.trim_journal(entry.group_id, entry.partition_id, before.version);
     END IF;
 
     IF entry.lo IS NOT NULL THEN
