@@ -98,7 +98,7 @@ def test_who_holds_all_partitions_of_an_ordered_group_ahead_leaves_some_to_other
             seen += places(batch)
         if (left := other.pop("q", "g", max_messages=1)) is not None:
             with left:
-                others += places(left)
+                others.extend(places(left))
     assert sorted(seen + others) == sorted(pushed)
     assert len(others) > 4
 

@@ -127,7 +127,7 @@ class Prefetched(Generic[B]):
     # The feeder
 
     def room(self, *, acks: int) -> Room | None:
-        """Say what may be popped beside acks of so many claims; without acks only when half of what may wait was taken."""
+        """Say what may be popped with acks of so many claims; without any, only when half of what waits was taken."""
         with self._lock:
             messages = self._max_messages - self._messages
             if messages < self._take or not (acks or self._look_wanted or 2 * self._messages <= self._max_messages):
