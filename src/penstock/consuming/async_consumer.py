@@ -56,6 +56,11 @@ class AsyncLast:
         """Take note that a batch is to be acknowledged."""
         self._batch = batch
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is one."""
+        return self._batch is not None
+
     def take(self) -> AsyncBatch | None:
         """Return it, to be acknowledged now."""
         batch, self._batch = self._batch, None
@@ -254,8 +259,12 @@ class AsyncConsumer:
         looked_at: float | None = None
         if self._hears and not self._waits.has(key) and not (stop is not None and stop.is_set()):
             # Nobody waits for it, so that it may be there: waiting costs more than such a look.
+            settles = last is not None and last.waits
             looked_at = self._waits.now()
             batch = await self._pop(wanted, outage, last)
+            if settles:
+                # A push that met this one left its messages to the next look, which comes at once.
+                looked_at = None
             if batch is not None:
                 self._waits.found()
                 return batch

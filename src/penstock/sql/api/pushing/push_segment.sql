@@ -7,8 +7,8 @@
 -- set for the transaction, is sent to those who wait, by NOTIFY, if a group has to be woken; it is then empty.
 -- Returns: where the segment went and the time its messages got.
 -- Calls: ensure_partitions, require_packed, compresses, pushed_before, admit_push, offset_limit, refuse_full, wake_partitions,
--- push_segments, queue_lock_class, packed_bytes. Tables: queues, consumer_groups, journal (read), partitions (lock),
--- segments, producers (insert).
+-- push_segments, queue_lock_class, packed_bytes. Tables: queues, consumer_groups (read), partitions (lock), segments,
+-- producers, journal, ready (insert).
 -- Granted to: producer.
 CREATE OR REPLACE FUNCTION penstock.push_segment(
     queue_name     text,
@@ -37,7 +37,11 @@ DECLARE
     ordinary   boolean;
     gated      boolean;
     checked    text;
-    asleep     boolean;
+    lane       integer;
+    level      smallint;
+    asleep     penstock.journal[];
+    last       penstock.journal;
+    entry      bigint;
 BEGIN
     -- What costs is not the rows but to begin a statement: so much for each, for each table in it and for each function
     -- that it calls. Hence few of them, and no joins where a statement can do without.
@@ -53,7 +57,7 @@ BEGIN
     END IF;
     LOOP
         SELECT
-            p.partition_id, q.queue_id, count, penstock.compresses(q.settings ->> 'compression'),
+            p.partition_id, p.priority, p.lane_of, q.queue_id, count, penstock.compresses(q.settings ->> 'compression'),
             -- Keeps a group from coming into being until we have committed: it would not know of these messages.
             pg_try_advisory_xact_lock_shared(penstock.queue_lock_class(), q.queue_id)
             -- Most segments are plainly right, and need no call to be told so: of values only, and the last end, in
@@ -65,11 +69,11 @@ BEGIN
                 E'\\x00000000', 0, octet_length(body)), 1, octet_length(body) >> 8), 2, octet_length(body) >> 16)
             AND octet_length(body) <= (q.settings ->> 'max_message_bytes')::integer
             AND NOT q.push_gated
-        INTO partition_id, queue, message_count, compressed, ordinary
+        INTO partition_id, level, lane, queue, message_count, compressed, ordinary
         FROM penstock.queues q
         -- The lock keeps this a query of its own. A join, planned for small tables, looks for the name in all queues.
         CROSS JOIN LATERAL (
-            SELECT n.partition_id FROM penstock.partitions n
+            SELECT n.partition_id, n.priority, n.lane_of FROM penstock.partitions n
             WHERE n.queue_id = q.queue_id AND n.name = partition_name
             FOR NO KEY UPDATE
         ) p
@@ -92,15 +96,16 @@ BEGIN
     -- New statements, hence new snapshots: under the locks they see every push, every segment and every group there is.
     SELECT
         s.base_offset + s.count, greatest(clock_timestamp(), s.created_at),
-        -- Most groups are at the partition already. wake_partitions looks once more, and does what there is to do.
-        EXISTS (
-            SELECT 1 FROM penstock.consumer_groups g
-            WHERE g.queue_id = queue AND coalesce((
-                SELECT j.state FROM penstock.journal j
+        -- Most groups are at the partition already. Of those that are not, the newest row; null of one that never was.
+        ARRAY(
+            SELECT j FROM penstock.consumer_groups g
+            LEFT JOIN LATERAL (
+                SELECT j.* FROM penstock.journal j
                 WHERE j.group_id = g.group_id AND j.partition_id = partition_id
                 ORDER BY j.version DESC
                 LIMIT 1
-            ), 'i') IN ('i', 'p')
+            ) j ON true
+            WHERE g.queue_id = queue AND coalesce(j.state, 'i') IN ('i', 'p')
         )
     INTO first_offset, created_at, asleep
     -- What newest_segment does; called, it would be one more query.
@@ -111,7 +116,7 @@ BEGIN
     IF NOT FOUND THEN
         first_offset := 0;
         created_at := clock_timestamp();
-        asleep := true;
+        asleep := ARRAY[NULL::penstock.journal];
     END IF;
     IF producer IS NOT NULL THEN
         -- Under the lock: whoever pushed this before has committed, or will never.
@@ -138,8 +143,23 @@ BEGIN
     IF first_offset + count > penstock.offset_limit() THEN
         PERFORM penstock.refuse_full(partition_name);
     END IF;
-    IF asleep THEN
-        PERFORM penstock.wake_partitions(ARRAY[partition_id], ARRAY[first_offset]);
+    IF cardinality(asleep) > 0 THEN
+        IF lane IS NOT NULL OR array_position(asleep, NULL::penstock.journal) IS NOT NULL THEN
+            PERFORM penstock.wake_partitions(ARRAY[partition_id], ARRAY[first_offset]);
+        ELSE
+            -- The same, without looking once more.
+            FOREACH last IN ARRAY asleep LOOP
+                INSERT INTO penstock.journal (
+                    group_id, partition_id, version, state, committed, claimed_to, skipped, ready_seq, acked_at
+                ) VALUES (
+                    last.group_id, partition_id, last.version + 1, 'r', last.committed, last.committed, last.skipped,
+                    nextval('penstock.ready_seq'), last.acked_at
+                )
+                RETURNING ready_seq INTO entry;
+                INSERT INTO penstock.ready (group_id, priority, seq, partition_id)
+                VALUES (last.group_id, level, entry, partition_id);
+            END LOOP;
+        END IF;
         -- Elsewhere nobody has to be told: whoever has the partition finds these messages after what it has.
         IF current_setting('penstock.hint', true) <> '' THEN
             PERFORM pg_notify('penstock_pushed', current_setting('penstock.hint')), set_config('penstock.hint', '', true);

@@ -5,7 +5,8 @@
 -- new state is ready. The caller is the one who may (see the table of owners in docs/design.md).
 --
 -- Functions that append many rows, or one for every pop or ack, insert them themselves: ack_and_pop, end_claim, end_claims,
--- carve_ranges, claim_partition, ack_claims, renew_ordered, settle_ordered, wake_partitions, advance_reader.
+-- carve_ranges, claim_partition, ack_claims, renew_ordered, settle_ordered, wake_partitions, push_segment,
+-- advance_reader.
 --
 -- Parameters: before - the newest row; the others - what the new row says.
 -- Returns: nothing.
