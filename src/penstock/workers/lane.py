@@ -190,8 +190,9 @@ class Lane:
         popped = await self._settling.settle(ripe, wanted, self._outage)
         self._forget(ripe)
         if wanted is not None and popped is not None:
-            if self._waiter is not None:
-                waits.popped(self._waiter, began, bool(popped))
+            # A push that met this one left its messages to the next look, which comes at once.
+            if self._waiter is not None and popped:
+                waits.popped(self._waiter, began, True)
             self._hand_out(popped, wanted, asked_at)
 
     def _hand_out(self, claims: Sequence[Claim], wanted: Pop, asked_at: float) -> None:
