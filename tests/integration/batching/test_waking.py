@@ -257,6 +257,45 @@ async def test_a_task_that_waits_stops_when_it_is_told_to(many: AsyncClient) -> 
         assert await consuming == []
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_what_was_pushed_while_a_batch_was_acknowledged_is_found_without_a_pause(
+    client: Client, many: AsyncClient, sql: Connection, monkeypatch: pytest.MonkeyPatch, seldom: None, kind: str
+) -> None:
+    # After a look in vain nobody looks for an hour.
+    monkeypatch.setattr(waiting, "_FIRST", 3600.0)
+    waits = (client if kind == "sync" else many)._consumer.waits
+    enter, taken = waits.enter, list[int]()
+
+    def enter_after_a_push(*of: Any) -> Any:
+        # Who comes here while something was taken before has acknowledged that, and has found nothing more.
+        if taken == [0]:
+            push(sql)
+        return enter(*of)
+
+    monkeypatch.setattr(waits, "enter", enter_after_a_push)
+    push(sql)
+
+    def take(stop: threading.Event) -> None:
+        for batch in client.consume("q", "g", defer_acks=True, stop=stop):
+            with batch:
+                taken.extend(message.offset for message in batch)
+            if len(taken) == 2:
+                break
+
+    async def take_async(stop: asyncio.Event) -> None:
+        async for batch in many.consume("q", "g", defer_acks=True, stop=stop):
+            async with batch:
+                taken.extend(message.offset for message in batch)
+            if len(taken) == 2:
+                break
+
+    stop = threading.Event() if kind == "sync" else asyncio.Event()
+    asyncio.get_running_loop().call_later(SOON, stop.set)
+    await (take_async(stop) if isinstance(stop, asyncio.Event) else asyncio.to_thread(take, stop))
+
+    assert taken == [0, 1]
+
+
 @pytest.fixture
 def listener(dsn: str) -> Iterator[Connection]:
     """Another process, as far as hints go."""
