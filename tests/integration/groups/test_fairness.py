@@ -1,10 +1,11 @@
 """Everybody gets a turn: a partition with a mountain of messages waits its turn like the others."""
 
 import pytest
+from log.interleaving import PUSHES, Running
 
-from databases import Connection
+from databases import Connection, Connections
 
-from .steps import MODES, ack_of, create_group, pop_call, push_some, push_to_many, run
+from .steps import MODES, ack_of, create_group, drain, must_pop, pop_call, push_some, push_to_many, run, violations
 
 SMALL, MOUNTAIN = 299, 400_000
 
@@ -98,3 +99,23 @@ def test_the_lowest_priority_does_not_starve(sql: Connection, mode: str) -> None
     push_some(sql, 1, "low")
     # Each pop begins at the bottom with a chance of 1/8: 220 that do not are a chance of 2 in 10^13.
     assert "low" in serve(sql, mode, 220)
+
+
+@pytest.mark.parametrize("push", PUSHES)
+def test_a_push_that_waited_for_a_new_priority_puts_the_partition_in_line_with_it(
+    fresh: Connections, push: str
+) -> None:
+    sql, busy = fresh.open(autocommit=True), fresh.open(autocommit=True)
+    groups = [create_group(sql, name) for name in ("g", "h")]
+    push_some(sql, 1)
+    for name in ("g", "h"):
+        drain(sql, name)
+    with sql.transaction():
+        sql.execute("SELECT penstock.configure_partition('q', 'p', 5)")
+        pushing = Running(busy, push, "p")
+        assert pushing.waits(fresh.open(autocommit=True))
+    pushing.rows()
+    entries = sql.execute("SELECT group_id, priority FROM penstock.ready ORDER BY 1").fetchall()
+    assert entries == [(group, 5) for group in groups]
+    assert violations(sql) == {}
+    assert [must_pop(sql, name).start for name in ("g", "h")] == [1, 1]
