@@ -96,6 +96,8 @@ class AsyncFeeder:
     async def begin(self, batch: AsyncBatch) -> bool:
         """Say that a handler begins with a batch; return whether it may, because its lease is live."""
         try:
+            if done := self._prefetched.take_done_before(batch):
+                await self._acknowledge(done)
             return all(await self._source.begin(batch.claims, self._wanted.lease))
         except PenstockError as error:
             log.warning("%s is not handled now, because the server could not be told: %s", batch, error)

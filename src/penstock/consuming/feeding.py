@@ -96,6 +96,8 @@ class Feeder:
     def begin(self, batch: Batch) -> bool:
         """Say that a handler begins with a batch; return whether it may, because its lease is live."""
         try:
+            if done := self._prefetched.take_done_before(batch):
+                self._acknowledge(done)
             return all(self._source.begin(batch.claims, self._wanted.lease))
         except PenstockError as error:
             log.warning("%s is not handled now, because the server could not be told: %s", batch, error)

@@ -217,6 +217,18 @@ class Prefetched(Generic[B]):
                 self._held.pop(batch, None)
             return done
 
+    def take_done_before(self, batch: B) -> list[B]:
+        """Take those that are to be acknowledged before somebody begins with a batch; called by consumers.
+
+        What was delivered before has said that it is in work. If the next batch ends this process, that would count as
+        a failure of all whose acks have not been sent.
+        """
+        if not self._done:
+            return []
+        with self._lock:
+            retried = any(claim.attempt > 1 for each in (batch, *self._done) for claim in each.claims)
+        return self.take_done() if retried else []
+
     def put_back_done(self, batches: Sequence[B]) -> None:
         """Take note that acks could not be sent."""
         with self._lock:

@@ -147,7 +147,8 @@ class Lane:
         self._resume_in = _FOR_EVER
         if self._health.is_open and self._pending and not self._probing:
             self._give_back_ahead()
-        if self._retried:
+        # What was done before is settled first: if this kills the process, it must not count for that.
+        if self._retried and not ripe:
             await self._begin_retried()
         room = None if self._stopping or self._retried else self._room()
         if ripe:

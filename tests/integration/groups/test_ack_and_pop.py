@@ -16,7 +16,20 @@ from penstock.broker.claims import Claim
 from penstock.broker.operations.claiming import Ack, Release
 from penstock.postgres.migrate import grant
 
-from .steps import MODES, create_group, drain, must_pop, newest, offsets, pop, push_some, push_to_many, run, violations
+from .steps import (
+    MODES,
+    create_group,
+    drain,
+    must_pop,
+    newest,
+    offsets,
+    pop,
+    pop_call,
+    push_some,
+    push_to_many,
+    run,
+    violations,
+)
 
 QUERY = (
     "SELECT acked, partition_id, claimed_from, claimed_to, lease_id FROM penstock.ack_and_pop("
@@ -226,3 +239,48 @@ def test_it_is_for_consumers(penstock_dsn: str, role: str, allowed: bool) -> Non
                 ack_and_pop(sql, [claim])
         sql.execute("RESET ROLE")
         sql.execute(SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(Identifier(user)))
+
+
+def test_of_several_claims_one_that_was_taken_away_during_the_wait_is_lost(fresh: Connections) -> None:
+    sql, other, holder = (fresh.open(autocommit=True) for _ in range(3))
+    create_group(sql)
+    for partition in ("first", "second"):
+        push_some(sql, 5, partition)
+    claims = run(sql, pop_call(most=3, partitions=2))
+    arrays = [[getattr(claim, name) for claim in claims] for name in ("group_id", "partition_id", "lease_id")]
+
+    with holder.transaction(force_rollback=True):
+        run(holder, Ack([claims[0].done()]))
+        acking = Running(other, QUERY.format("'q', 'g', 'first'"), *arrays, [None] * 2, [None] * 2)
+        assert acking.waits(fresh.open(autocommit=True))
+        run(sql, Release(claims[1].lease))
+        # What was behind the claim is gone from the journal after this: the rows after it have no neighbour any more.
+        assert must_pop(sql, partition="second", most=1, auto_ack=True).start == 0
+
+    assert [row[0] for row in acking.rows()] == [[True, False]]
+    assert violations(sql) == {}
+    assert offsets(drain(sql), "second") == [1, 2, 3, 4]
+
+
+def test_acks_and_renewals_of_claims_of_one_partition_do_not_deadlock(fresh: Connections) -> None:
+    sql, acker, renewer, holder = (fresh.open(autocommit=True) for _ in range(4))
+    observer = fresh.open(autocommit=True)
+    create_group(sql, mode="shared")
+    push_some(sql, 3)
+    first, middle, last = sorted((must_pop(sql, most=1) for _ in range(3)), key=lambda claim: str(claim.lease_id))
+    places = (first, middle, last)
+    arrays = [[getattr(claim, name) for claim in places] for name in ("group_id", "partition_id", "lease_id")]
+
+    with holder.transaction(force_rollback=True):
+        run(holder, Ack([middle.done()]))
+        renewing = Running(
+            renewer, "SELECT penstock.renew_claims(%s::integer[], %s::bigint[], %s::uuid[], 60)", *arrays
+        )
+        assert renewing.waits(observer)
+        two = [[values[2], values[0]] for values in arrays]
+        acking = Running(acker, "SELECT penstock.ack_claims(%s::integer[], %s::bigint[], %s::uuid[])", *two)
+        assert acking.waits(observer)
+
+    assert None not in renewing.value()
+    assert acking.value() == [True, True]
+    assert violations(sql) == {}

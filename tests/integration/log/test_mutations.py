@@ -53,7 +53,7 @@ def test_without_a_new_snapshot_a_second_push_takes_the_same_offset(fresh: Conne
         " (SELECT p.partition_id FROM penstock.partitions p JOIN penstock.queues q ON q.queue_id = p.queue_id"
         " WHERE q.name = queue_name AND p.name = partition_name));\n    LOOP\n"
     )
-    declared = "    asleep     boolean;\n"
+    declared = "    checked    text;\n"
     with fresh:
         sql = fresh.open(autocommit=True)
         changes = [(head, "seen, "), ("    LOOP\n", too_early), (declared, f"{declared}    seen bigint;\n")]

@@ -97,7 +97,8 @@ DECLARE
     taken          integer;
     joined         boolean;
     latest         bigint;
-    place          integer;
+    places         integer[];
+    rest           boolean[];
     given          integer := 0;
     vain           integer := 0;
     patience       integer := 1000;
@@ -149,11 +150,20 @@ BEGIN
                 acked := CASE WHEN penstock.end_claim(reader, partition_ids[1], lease_ids[1], stops[1]) THEN '{t}'::boolean[] END;
             ELSIF coalesce(cardinality(array_remove(stops, NULL)), 0) = 0 THEN
                 acked := penstock.end_claims(reader, partition_ids, lease_ids);
-                FOR place IN SELECT n FROM generate_subscripts(acked, 1) n WHERE NOT acked[n] LOOP
-                    acked[place] := (penstock.ack_claims(
-                        group_ids[place:place], partition_ids[place:place], lease_ids[place:place], NULL, NULL, durable OR auto_ack
-                    ))[1];
-                END LOOP;
+                IF false = ANY (acked) THEN
+                    SELECT
+                        array_agg(n ORDER BY n),
+                        penstock.ack_claims(
+                            array_agg(group_ids[n] ORDER BY n), array_agg(partition_ids[n] ORDER BY n),
+                            array_agg(lease_ids[n] ORDER BY n), NULL, NULL, durable OR auto_ack
+                        )
+                    INTO places, rest
+                    FROM generate_subscripts(acked, 1) n
+                    WHERE NOT acked[n];
+                    FOR place IN 1 .. cardinality(places) LOOP
+                        acked[places[place]] := rest[place];
+                    END LOOP;
+                END IF;
             END IF;
         END IF;
         IF acked IS NULL THEN

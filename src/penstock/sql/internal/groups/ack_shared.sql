@@ -16,6 +16,7 @@ DECLARE
     held   penstock.claims;
     done   bigint;
     ended  uuid[];
+    places bigint[];
     acked  boolean[] := '{}';
 BEGIN
     -- Nearly always all of every claim is done, and each is one row.
@@ -25,9 +26,9 @@ BEGIN
             WHERE c.ctid = ANY (ARRAY(
                 SELECT c.ctid
                 FROM (
-                    SELECT u.group_id, u.partition_id, u.lease_id
+                    SELECT DISTINCT u.group_id, u.partition_id, u.lease_id
                     FROM unnest(group_ids, partition_ids, lease_ids) u (group_id, partition_id, lease_id)
-                    ORDER BY 1, 2 -- as lock_leases does
+                    ORDER BY 1, 2, 3 -- as lock_leases does
                 ) u
                 CROSS JOIN LATERAL (
                     SELECT c.ctid FROM penstock.claims c
@@ -36,9 +37,9 @@ BEGIN
                     FOR UPDATE
                 ) c
             ))
-            RETURNING c.lease_id
+            RETURNING c.lease_id, c.partition_id
         )
-        SELECT array_agg(e.lease_id) INTO ended FROM ended e;
+        SELECT array_agg(e.lease_id), array_agg(e.partition_id) INTO ended, places FROM ended e;
     END IF;
     IF cardinality(ended) = cardinality(lease_ids) THEN
         acked := array_fill(true, ARRAY[cardinality(lease_ids)]);
@@ -54,7 +55,7 @@ BEGIN
         WHERE cardinality(acked) = 0
         ORDER BY u.position
     LOOP
-        IF wanted.lease_id = ANY (ended) THEN
+        IF places[array_position(ended, wanted.lease_id)] = wanted.partition_id THEN
             acked := acked || true;
             CONTINUE;
         END IF;

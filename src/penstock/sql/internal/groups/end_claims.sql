@@ -1,6 +1,6 @@
 -- penstock.end_claims(reader, targets, leases)
 --
--- Acknowledges all of each of several claims of one ordered group, as end_claim does for one, in one statement. What is out
+-- Acknowledges all of each of several claims of one ordered group, as end_claim does for one, in few statements. What is out
 -- of the ordinary about any of them is left to ack_claims.
 --
 -- Parameters: the id of the group; parallel arrays of the ids of partitions and leases.
@@ -11,24 +11,41 @@ RETURNS boolean[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    acked    boolean[];
-    trimming boolean;
+    positions integer[];
+    versions  bigint[];
+    acked     boolean[];
+    trimming  boolean;
 BEGIN
+    SELECT array_agg(l.position), array_agg(l.version) INTO positions, versions
+    FROM (
+        SELECT u.position, j.version
+        FROM (
+            SELECT u.target, u.position
+            FROM unnest(targets) WITH ORDINALITY u (target, position)
+            ORDER BY 1 -- as lock_newest does
+        ) u
+        CROSS JOIN LATERAL (
+            SELECT j.version FROM penstock.journal j
+            WHERE j.group_id = reader AND j.partition_id = u.target
+            ORDER BY j.version DESC
+            LIMIT 1
+            FOR UPDATE
+        ) j
+    ) l;
+    -- A new statement, hence a new snapshot: whoever held a lock before us may have ended the claim.
     WITH held AS MATERIALIZED (
         SELECT
             u.position, u.target, u.lease, j.version, j.state, j.claimed_to, j.skipped, j.narrow_to, j.due_at, j.lease_id,
             p.priority, s.head_offset, nextval('penstock.ready_seq') AS seq
         FROM (
-            SELECT u.target, u.lease, u.position
-            FROM unnest(targets, leases) WITH ORDINALITY u (target, lease, position)
-            ORDER BY 1 -- as lock_newest does
+            SELECT l.position, l.version, targets[l.position] AS target, leases[l.position] AS lease
+            FROM unnest(positions, versions) l (position, version)
         ) u
         CROSS JOIN LATERAL (
             SELECT j.* FROM penstock.journal j
             WHERE j.group_id = reader AND j.partition_id = u.target
             ORDER BY j.version DESC
             LIMIT 1
-            FOR UPDATE
         ) j
         CROSS JOIN LATERAL (
             SELECT s.base_offset + s.count AS head_offset FROM penstock.segments s
@@ -39,6 +56,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT p.priority FROM penstock.partitions p WHERE p.partition_id = u.target LIMIT 1
         ) p
+        WHERE j.version = u.version
     ), appended AS (
         INSERT INTO penstock.journal AS j (
             group_id, partition_id, version, state, committed, claimed_to, skipped, ready_seq, due_at, acked_at
@@ -52,8 +70,7 @@ BEGIN
         FROM held h
         WHERE h.state = 'c' AND h.lease_id = h.lease AND h.due_at > clock_timestamp()
           AND coalesce(h.narrow_to, 0) <= h.claimed_to
-        -- Whoever held the lock before us may have ended the claim, unseen by this statement. It has committed, so this does
-        -- not wait.
+        -- The same partition may have been given twice.
         ON CONFLICT (group_id, partition_id, version) DO NOTHING
         RETURNING j.partition_id, j.ready_seq, j.version
     ), listed AS (

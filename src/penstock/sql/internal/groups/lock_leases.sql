@@ -18,7 +18,7 @@ BEGIN
         FROM (
             SELECT DISTINCT u.group_id, u.partition_id, u.lease_id
             FROM unnest(group_ids, partition_ids, lease_ids) u (group_id, partition_id, lease_id)
-            ORDER BY 1, 2
+            ORDER BY 1, 2, 3
         ) u
         CROSS JOIN LATERAL (
             SELECT 1 FROM penstock.claims c
