@@ -90,6 +90,36 @@ def test_what_a_killed_process_held_comes_again_when_its_lease_ends(client: Clie
     assert client.lag("q") == 0
 
 
+def test_acks_are_sent_before_a_retry_begins_which_may_end_the_process(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, take_done = threading.Event(), prefetched.Prefetched.take_done
+
+    def take_done_later(self: prefetched.Prefetched[Any]) -> list[Any]:
+        """Let the feeder be too busy to send acks."""
+        return [] if busy.is_set() and threading.current_thread().name == "penstock-feeder" else take_done(self)
+
+    monkeypatch.setattr(prefetched.Prefetched, "take_done", take_done_later)
+    transport = Recorded(dsn)
+    with Client(transport=transport) as client:
+        client.create_group("q", "default", mode="shared")
+        client.push("q", [1, 2, 3])
+        for _ in range(3):
+            failing = client.pop("q", max_messages=1)
+            assert failing is not None
+            failing.nack(delay=0)
+        busy.set()
+        for number, batch in enumerate(client.consume("q", prefetch=10, max_messages=1), 1):
+            with batch:
+                assert batch.messages[0].attempt == 2
+            if number == 3:
+                busy.clear()
+                break
+
+    told = [type(one) for one in transport.ran if isinstance(one, Ack) or (isinstance(one, Renew) and one.begun)]
+    assert told[:5] == [Renew, Ack, Renew, Ack, Renew]
+
+
 def test_closing_the_client_gives_back_what_waits_and_sends_the_acks(client: Client, dsn: str) -> None:
     fill(client)
     with Client(dsn) as closed:
