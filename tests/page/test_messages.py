@@ -179,9 +179,10 @@ def test_a_time_in_the_address_that_is_none_is_refused_and_leaves_the_form(look:
 
 def test_a_queue_that_is_not_there_is_the_one_that_is_chosen(look: Looking, shop: Client) -> None:
     shop.create("here")
+    # The console may say so after all that this looks at.
+    look.forgiven = ("404",)
     page = look.open("/messages?queue=nowhere")
     expect(page.get_by_label("Queue")).to_have_value("nowhere")
-    look.faults[:] = [fault for fault in look.faults if "404" not in fault]
 
 
 def test_ten_thousand_partitions_are_searched_and_sorted_by_the_server(look: Looking, shop: Client) -> None:
