@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from penstock.broker.messages import PushResult
@@ -31,24 +32,26 @@ class AsyncRelay:
     def __init__(self, windows: AsyncWindows, settling: AsyncSettling) -> None:
         self._windows = windows
         self._settling = settling
-        # The last acknowledgement of each group that PostgreSQL may not know of yet.
-        self._unreported: dict[int, bytes] = {}
+        # The last acknowledgement of each group, and the last one that PostgreSQL knows of. A thread that waits for an
+        # older one must not forget a newer one.
+        self._noted: dict[int, bytes] = {}
+        self._reported: dict[int, bytes] = {}
 
     @property
     def waits(self) -> bool:
         """Whether there is something that PostgreSQL may not know of yet."""
-        return bool(self._unreported)
+        return self._noted != self._reported
 
     def note(self, group_id: int, reported: bytes) -> None:
         """Take note of an entry in the stream of a window, which PostgreSQL is told of soon."""
         if reported:
-            self._unreported[group_id] = reported
+            self._noted[group_id] = reported
 
     async def changed(self, operation: Operation[Any], answer: Any) -> None:
         """Tell windows what an operation has changed for them, and wait until their dispatchers know."""
         try:
             await self._send_changes(operation, answer)
-            if self._unreported:
+            if self.waits:
                 await self.until_reported()
         except AWAY:
             log.debug("the dispatcher will find out by itself", exc_info=True)
@@ -95,15 +98,15 @@ class AsyncRelay:
 
     async def until_reported(self) -> None:
         """Wait until PostgreSQL knows of what was acknowledged here: whoever asks it shall see that."""
-        deadline = time.monotonic() + _REPORTED_WITHIN
-        try:
-            for group_id, reported in list(self._unreported.items()):
+        deadline, noted = time.monotonic() + _REPORTED_WITHIN, dict(self._noted)
+        with suppress(*AWAY):
+            for group_id, entry in noted.items():
+                if self._reported.get(group_id) == entry:
+                    continue
                 # It is another process that does it.
-                while not await self._windows.is_reported(group_id, reported) and time.monotonic() < deadline:  # noqa: ASYNC110
+                while not await self._windows.is_reported(group_id, entry) and time.monotonic() < deadline:  # noqa: ASYNC110
                     await asyncio.sleep(_LOOK_EVERY)
-                self._unreported.pop(group_id, None)
-        except AWAY:
-            self._unreported.clear()
+        self._reported |= noted
 
     async def follow(self, following: Sequence[Follow]) -> None:
         """Tell windows what PostgreSQL knows already; if that gets lost, leases end and PostgreSQL says so again."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -428,3 +429,27 @@ def test_a_seek_reaches_the_window_of_a_client_whose_last_call_to_valkey_failed(
 
     assert windows_of(api).fill(api.windows()[0].group_id).items <= 1
     assert rest_of(api, 1) == [(4, 1)]
+
+
+def test_a_thread_that_waits_for_an_acknowledgement_does_not_forget_a_newer_one(
+    api: Client, valkey_server: ValkeyServer
+) -> None:
+    api.create_group("orders", "work", **WARM)
+    relay, windows = cast(WarmTransport, api._transport)._relay, windows_of(api)
+    nobodys = 999_999_999
+    done = windows.keys(nobodys).done
+    with valkey_server.client() as dispatcher, ThreadPoolExecutor(1) as thread:
+        older = dispatcher.xadd(done, {"done": ""})
+        relay.note(nobodys, older)
+        dispatcher.config_resetstat()
+        waiting = thread.submit(relay.until_reported)
+        wait_for(lambda: "cmdstat_xrange" in dispatcher.info("commandstats"))
+        newer = dispatcher.xadd(done, {"done": ""})
+        relay.note(nobodys, newer)
+        dispatcher.xtrim(done, minid=newer, approximate=False)
+        waiting.result()
+
+        assert relay.waits
+        dispatcher.delete(done)
+        relay.until_reported()
+        assert not relay.waits
