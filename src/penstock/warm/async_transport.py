@@ -185,10 +185,10 @@ class AsyncWarmTransport:
         return acked
 
     async def _ack_in_window(self, group_id: int, ranges: Sequence[ClaimRange], inner: Any) -> list[bool]:
-        parts = [_part(each) for each in ranges]
-        reported, live = await self.windows.settle(group_id, "ack", parts)
-        self._acked(group_id, parts, reported, live)
-        return await self._ack_unknown(ranges, live, inner)
+        parts = self._settling.parts_of(ranges)
+        reported, answers = await self.windows.settle(group_id, "ack", parts.parts)
+        self._relay.note(group_id, reported)
+        return await self._ack_unknown(ranges, self._settling.live(parts, answers), inner)
 
     async def _ack_unknown(self, ranges: Sequence[ClaimRange], live: list[bool], inner: Any) -> list[bool]:
         """Acknowledge in PostgreSQL what the window does not know of, because it was attached after the take."""
@@ -202,12 +202,6 @@ class AsyncWarmTransport:
             for number, answer in zip(unknown, answers, strict=True):
                 live[number] = answer
         return live
-
-    def _acked(self, group_id: int, parts: Sequence[Part], reported: bytes, live: Sequence[bool]) -> None:
-        self._relay.note(group_id, reported)
-        for part, alive in zip(parts, live, strict=True):
-            if alive:
-                self._settling.settled(part)
 
     async def _ack_and_pop(self, wanted: AckAndPop, inner: Any) -> AckedAndPopped:
         if not any(is_warm(each.lease_id) for each in wanted.ranges):
@@ -240,25 +234,25 @@ class AsyncWarmTransport:
         group_id = ranges[0].group_id
         if pop.auto_ack or not all(is_warm(each.lease_id) and each.group_id == group_id for each in ranges):
             return None
-        parts = [_part(each) for each in ranges]
+        parts = self._settling.parts_of(ranges)
         token, asked_at = new_token(), time.monotonic()
         try:
             if await self.windows.find(pop.queue, pop.group) != group_id:
                 return None
-            reported, live, taken = await self.windows.settle_and_take(group_id, parts, token, pop)
+            reported, answers, taken = await self.windows.settle_and_take(group_id, parts.parts, token, pop)
         except Refused:
             return None
         except (ValkeyUnavailable, ValkeyUnusable):
             # The reply may have been lost: what was taken with it is still there.
-            answers = time.monotonic() < asked_at + PATIENCE
+            responds = time.monotonic() < asked_at + PATIENCE
             acked = await self._taking.ack_in_postgres(ranges, inner)
             with suppress(*AWAY):
-                if answers:
-                    found = await self.windows.take(group_id, token, pop, again=True)
+                if responds:
+                    found = await self.windows.take(group_id, token, pop)
                     return AckedAndPopped(acked, (await self._taking.received(group_id, token, found, pop, inner))[0])
             return AckedAndPopped(acked, await self._pop_after(pop, inner))
-        self._acked(group_id, parts, reported, live)
-        live = await self._ack_unknown(ranges, live, inner)
+        self._relay.note(group_id, reported)
+        live = await self._ack_unknown(ranges, self._settling.live(parts, answers), inner)
         if taken is None:
             self.windows.forget(pop.queue, pop.group)
             return AckedAndPopped(live, await self._pop_after(pop, inner, False))
@@ -373,7 +367,7 @@ class AsyncWarmTransport:
     async def _release(self, leases: Sequence[Lease]) -> list[bool]:
         answers = []
         for lease in leases:
-            part = _part(ClaimRange(*lease))
+            part = Part(*token_of(cast(Any, lease.lease_id)))
             try:
                 _, live = await self.windows.settle(lease.group_id, "release", [part])
             except AWAY:
@@ -423,8 +417,3 @@ def _is_concerned(operation: Operation[Any]) -> bool:
         # Whether a message with the same unique key is done follows from what was acknowledged.
         return any(batch.unique_keys is not None for batch in operation.batches)
     return not isinstance(operation, _UNCONCERNED)
-
-
-def _part(each: ClaimRange) -> Part:
-    token = token_of(cast(Any, each.lease_id))
-    return Part(token.text, token.run, each.start, each.stop)

@@ -42,7 +42,7 @@ class Taken(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Items of a lease: of one run, from one offset up to and without another; None: no bound."""
+    """Items of a lease: of one run, from one offset up to and without another; None: no bound. Run 0: all it has."""
 
     token: str
     run: int
@@ -125,12 +125,15 @@ class AsyncWindows:
             if queue in (None, found.queue) and (group is None or group == found.group)
         ]
 
-    async def take(self, group_id: int, token: str, pop: Pop, *, again: bool = False) -> Taken:
-        """Take what is next; with `again`, the same token gets what it got before."""
-        return _taken(await self.link.call("take", await self.keys(group_id), *_take_arguments(token, pop, again)))
+    async def take(self, group_id: int, token: str, pop: Pop) -> Taken:
+        """Take what is next; the same token gets what it got before."""
+        return _taken(await self.link.call("take", await self.keys(group_id), *_take_arguments(token, pop)))
 
     async def settle(self, group_id: int, how: str, parts: Sequence[Part]) -> tuple[bytes, list[bool]]:
-        """Settle parts of leases; the id of the acknowledgement in the stream, and which leases were live."""
+        """Settle parts of leases; the id of the acknowledgement in the stream, and which leases were live.
+
+        Of all that a lease has, that is said for each run.
+        """
         reported, *live = await self.link.call("settle", await self.keys(group_id), *_settle_arguments(how, parts))
         return reported, [each == 1 for each in live]
 
@@ -141,7 +144,7 @@ class AsyncWindows:
         settled, taken = await self.link.call(
             "settle_and_take",
             await self.keys(group_id),
-            *_take_arguments(token, pop, False),
+            *_take_arguments(token, pop),
             *_settle_arguments("ack", parts),
         )
         reported, *live = settled
@@ -203,7 +206,7 @@ def read_windows(reply: Any) -> list[Found]:
     return [Found(*names_of(field.decode()), int(group_id)) for field, group_id in fields]
 
 
-def _take_arguments(token: str, pop: Pop, again: bool) -> tuple[Any, ...]:
+def _take_arguments(token: str, pop: Pop) -> tuple[Any, ...]:
     lease = 0 if pop.lease is None else round(pop.lease * 1000)
     return (
         token,
@@ -213,7 +216,6 @@ def _take_arguments(token: str, pop: Pop, again: bool) -> tuple[Any, ...]:
         lease,
         int(pop.ahead),
         pop.partition or "",
-        int(again),
     )
 
 

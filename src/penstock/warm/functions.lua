@@ -4,29 +4,29 @@
 -- Keys of a group, all with the hash tag {database.group}: KEYS[1] :meta, a hash; KEYS[2] :ready, the sorted set of what
 -- can be taken, ranges "claim start stop" by the time of the claim's first message in epoch ms; KEYS[3] :claims, number
 -- -> note of each claim in PostgreSQL whose items are here, "lease partition attempt start stop bytes time name";
--- KEYS[4] :left, number -> items of the claim that are not settled, and p<partition> -> number in an ordered group;
--- KEYS[5] :leases, token -> what a take was given; KEYS[6] :due, the sorted set of tokens by deadline; KEYS[7] :done, the
--- stream of what PostgreSQL has to be told; and :q:<claim>, the list of the items of a claim, first offset first.
+-- KEYS[4] :due, the sorted set of the tokens of leases by deadline; KEYS[5] :done, the stream of what PostgreSQL has to be
+-- told; and :q:<claim>, the list of the items of a claim, first offset first.
 --
 -- Nobody here looks into an item. What was taken stays in its list until the whole claim is settled, so that takes and
 -- releases move ranges of offsets, and no items. :meta counts items that are not settled, and bytes of claims.
---
--- A lease is packed as {deadline, ahead, run, run, ...}, a run as {claim, top, start, stop, start, stop, ...}: offsets
--- that the worker has, and in an ordered group up to which offset the claim waits behind them.
 -- penstock.warm.library fills in FORMAT: functions of different versions have different names.
 
--- The generation of each window. It is in the memory of this process alone: after a restart, with or without an old
--- snapshot, no window is known, and everything is refused until a dispatcher attaches again.
+-- What is known of each window by its first key: its generation (gen), its claims by number (claims), the number of the
+-- newest claim of each partition of an ordered group (newest), and its leases by token (leases). All that is in the memory
+-- of this process alone: after a restart, with or without an old snapshot, no window is known, and everything is refused
+-- until a dispatcher attaches again.
+--
+-- A claim is its note, taken apart, with `left`, how many items are not settled. A lease has a deadline, whether it was
+-- taken ahead, how many of its runs are not settled (open), and the runs: of one claim the offsets that a worker has, from
+-- run[1] up to run[2] and so on, and in an ordered group `top`, up to where the claim waits behind them.
 local live = {}
 
 -- What Valkey does not offer while it loads a library: the first use of each finds it, and all others call it at once.
-local call, pack, unpacked, match, format
+local call, match, format
 local function find()
-  call, pack, unpacked, match, format = server.call, cmsgpack.pack, cmsgpack.unpack, string.match, string.format
+  call, match, format = server.call, string.match, string.format
 end
 call = function(...) find() return call(...) end
-pack = function(...) find() return pack(...) end
-unpacked = function(...) find() return unpacked(...) end
 match = function(...) find() return match(...) end
 format = function(...) find() return format(...) end
 
@@ -70,16 +70,23 @@ local function silent()
   return refuse('WARMHALT', 'the dispatcher has not been heard of lately')
 end
 
-local function known(K)
-  local gen = live[K[1]]
-  return gen ~= nil and call('HGET', K[1], 'gen') == gen
+-- What is known of a window whose generation this is; nil where that is another one.
+local function window_of(K, gen)
+  local window = live[K[1]]
+  return window and gen == window.gen and window or nil
 end
 
--- Why a dispatcher's call is refused, if it is.
-local function stale(K, epoch)
-  if not known(K) then return gone() end
+local function known(K)
+  return window_of(K, call('HGET', K[1], 'gen'))
+end
+
+-- The window for a dispatcher's call, or nil and why it is refused.
+local function served(K, epoch)
+  local window = known(K)
+  if not window then return nil, gone() end
   local current = call('HGET', K[1], 'epoch')
-  if current ~= epoch then return refuse('WARMSTALE', 'epoch ' .. epoch .. ' was replaced by ' .. current) end
+  if current ~= epoch then return nil, refuse('WARMSTALE', 'epoch ' .. epoch .. ' was replaced by ' .. current) end
+  return window
 end
 
 local function items_of(K, claim)
@@ -105,66 +112,26 @@ local function offer_all(K, offers)
   for i = 1, #offers, 1000 do call('ZADD', K[2], unpack(offers, i, math.min(i + 999, #offers))) end
 end
 
--- Read the notes of claims that are not known yet, in one call: the note, lease, partition, attempt, first offset and time
--- of each; false where one is lost.
-local function read_notes(K, notes, claims)
-  local missing = {}
-  for _, claim in ipairs(claims) do
-    if notes[claim] == nil then
-      missing[#missing + 1] = claim
-      notes[claim] = false
-    end
-  end
-  for i = 1, #missing, 1000 do
-    local to = math.min(i + 999, #missing)
-    local found = call('HMGET', K[3], unpack(missing, i, to))
-    for k = i, to do
-      local note = found[k - i + 1]
-      if note then
-        local lease, partition, attempt, start, time = match(note, '^(%S+) (%d+) (%d+) (%d+) %d+ %d+ (%d+)')
-        notes[missing[k]] = {note, lease, partition, attempt, tonumber(start), time}
-      end
-    end
-  end
+-- Take the note of a claim apart; nil where it is none.
+local function read_note(text)
+  local lease, partition, attempt, start, stop, size, time, name =
+    match(text, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+  return lease and {
+    note = text, id = lease, partition = partition, attempt = attempt, start = tonumber(start), stop = tonumber(stop),
+    size = tonumber(size), time = time, name = name
+  }
 end
 
--- How many items of claims are not settled, read in one call. A call for each costs as much as all else of a settlement;
--- but of one or two claims those are as few.
-local function read_left(K, claims)
-  if #claims < 3 or #claims > 1000 then return nil end
-  local left, found = {}, call('HMGET', K[4], unpack(claims))
-  for k, claim in ipairs(claims) do left[claim] = tonumber(found[k] or '0') end
-  return left
-end
-
-local function write_left(K, left, changed)
-  local pairs_of = {}
-  for claim in pairs(changed) do
-    pairs_of[#pairs_of + 1] = claim
-    pairs_of[#pairs_of + 1] = left[claim]
-  end
-  if #pairs_of > 0 then call('HSET', K[4], unpack(pairs_of)) end
-end
-
--- Remove a claim, whose note this is, with its items.
-local function remove(K, claim, note, ordered)
-  local partition, bytes = match(note, '^%S+ (%d+) %d+ %d+ %d+ (%d+)')
-  call('HDEL', K[3], claim)
-  call('DEL', items_of(K, claim))
-  call('HINCRBY', K[1], 'bytes', -tonumber(bytes))
-  if ordered then
-    local field = 'p' .. partition
-    if call('HGET', K[4], field) == claim then call('HDEL', K[4], claim, field) else call('HDEL', K[4], claim) end
-  else
-    call('HDEL', K[4], claim)
-  end
-end
-
--- Forget a claim with all that is left of it, whoever has it: ranges in the sorted set and in leases count for nothing.
-local function drop(K, claim, note, ordered)
-  local left = tonumber(call('HGET', K[4], claim) or '0')
-  if left ~= 0 then call('HINCRBY', K[1], 'items', -left) end
-  remove(K, claim, note, ordered)
+-- Remove a claim with its items; `lost`: also those that are not settled, whoever has them: ranges in the sorted set and in
+-- leases count for nothing then.
+local function remove(K, window, number, lost)
+  local claim = window.claims[number]
+  if lost and claim.left ~= 0 then call('HINCRBY', K[1], 'items', -claim.left) end
+  window.claims[number] = nil
+  if window.newest[claim.partition] == number then window.newest[claim.partition] = nil end
+  call('HDEL', K[3], number)
+  call('DEL', items_of(K, number))
+  call('HINCRBY', K[1], 'bytes', -claim.size)
 end
 
 local function is_ordered(K)
@@ -172,12 +139,12 @@ local function is_ordered(K)
 end
 
 local function tell(K, kind, text)
-  return call('XADD', K[7], '*', kind, text)
+  return call('XADD', K[5], '*', kind, text)
 end
 
 local function clear(K)
-  for _, claim in ipairs(call('HKEYS', K[3])) do call('DEL', items_of(K, claim)) end
-  call('DEL', K[1], K[2], K[3], K[4], K[5], K[6], K[7])
+  for _, number in ipairs(call('HKEYS', K[3])) do call('DEL', items_of(K, number)) end
+  call('DEL', K[1], K[2], K[3], K[4], K[5])
   live[K[1]] = nil
 end
 
@@ -195,7 +162,7 @@ local function attach(K, A)
     call('HSET', K[1], 'gen', A[2], 'loaded', '0', 'claim', '0', 'items', '0', 'bytes', '0', 'until', '0', 'longest', '0',
       'idle', '1', 'unflushed', '0', 'lease', '300000', 'loading', '0', 'halts', '0',
       'jumps', '0', 'withdrawals', '0', 'lost', '0')
-    live[K[1]] = A[2]
+    live[K[1]] = {gen = A[2], claims = {}, newest = {}, leases = {}}
   end
   call('HSET', K[1], 'epoch', A[1], 'mode', A[3], 'most_items', A[4], 'most_bytes', A[5], 'channel', A[6], 'queue', A[7])
   local m = call('HMGET', K[1], 'loaded', 'claim', 'halts', 'lost')
@@ -205,8 +172,8 @@ end
 -- lose: epoch, ms
 -- Takes note that for so long workers may have something of the window that was lost before this one.
 local function lose(K, A)
-  local refused = stale(K, A[1])
-  if refused then return refused end
+  local window, refused = served(K, A[1])
+  if not window then return refused end
   return call('HSET', K[1], 'lost', now() + tonumber(A[2]))
 end
 
@@ -214,13 +181,13 @@ end
 -- Lets takes go on for `grant` ms, unless they were halted since the caller read the settings in PostgreSQL. Replies items,
 -- bytes, the longest lease given in ms, ms until the next deadline or -1, and how often takes were halted.
 local function beat(K, A)
-  local refused = stale(K, A[1])
-  if refused then return refused end
+  local window, refused = served(K, A[1])
+  if not window then return refused end
   local t = now()
   local m = call('HMGET', K[1], 'items', 'bytes', 'longest', 'halts')
   call('HSET', K[1], 'most_items', A[3], 'most_bytes', A[4], 'lease', A[5])
   if m[4] == A[6] then call('HSET', K[1], 'until', t + tonumber(A[2]), 'jumps', jumps) end
-  local due = call('ZRANGE', K[6], 0, 0, 'WITHSCORES')
+  local due = call('ZRANGE', K[4], 0, 0, 'WITHSCORES')
   return {tonumber(m[1]), tonumber(m[2]), tonumber(m[3]), due[2] and math.max(0, tonumber(due[2]) - t) or -1,
     tonumber(m[4])}
 end
@@ -229,8 +196,8 @@ end
 -- Takes note that the dispatcher claims and loads, for so long at most; 0: it is done. Replies items, bytes, and how often
 -- somebody has withdrawn claims.
 local function begin(K, A)
-  local refused = stale(K, A[1])
-  if refused then return refused end
+  local window, refused = served(K, A[1])
+  if not window then return refused end
   call('HSET', K[1], 'loading', tonumber(A[2]) > 0 and now() + tonumber(A[2]) or 0)
   local m = call('HMGET', K[1], 'items', 'bytes', 'withdrawals')
   return {tonumber(m[1]), tonumber(m[2]), tonumber(m[3])}
@@ -240,49 +207,47 @@ end
 -- Replies items and bytes. The same load again changes nothing; one that comes late, or before another, is refused, and
 -- so is one that may have been claimed before claims were withdrawn: they may not hold any more.
 local function load_items(K, A)
-  local refused = stale(K, A[1])
-  if refused then return refused end
+  local window, refused = served(K, A[1])
+  if not window then return refused end
   local m = call('HMGET', K[1], 'loaded', 'claim', 'items', 'bytes', 'most_items', 'mode', 'withdrawals')
   local number, loaded = tonumber(A[2]), tonumber(m[1])
   if number == loaded then return {tonumber(m[3]), tonumber(m[4])} end
   if number ~= loaded + 1 then return refuse('WARMLATE', 'load ' .. A[2] .. ' comes after ' .. m[1]) end
   if A[3] ~= m[7] then return refuse('WARMMOVED', 'claims were withdrawn since') end
-  local ordered, newest, i, items, bytes = m[6] == 'ordered', tonumber(m[2]), 4, 0, 0
+  local newest, i, items, bytes, claims = tonumber(m[2]), 4, 0, 0, {}
   while i <= #A do
-    local count = tonumber(A[i + 2])
-    local start, stop, size = match(A[i + 1], '^%S+ %d+ %d+ (%d+) (%d+) (%d+) %d+ ')
+    local claim, count = read_note(A[i + 1]), tonumber(A[i + 2])
     if tonumber(A[i]) ~= newest + 1 then return refuse('WARMLATE', 'claim ' .. A[i] .. ' comes after ' .. newest) end
     newest = newest + 1
-    if not start or count < 1 or tonumber(stop) - tonumber(start) ~= count or i + 2 + count > #A then
+    if not claim or count < 1 or claim.stop - claim.start ~= count or i + 2 + count > #A then
       return refuse('WARMBAD', 'the load is not one, or leaves a gap')
     end
-    items, bytes = items + count, bytes + tonumber(size)
+    claim.left = count
+    items, bytes = items + count, bytes + claim.size
+    claims[#claims + 1] = claim
     i = i + 3 + count
   end
   if tonumber(m[3]) + items > tonumber(m[5]) then
     return refuse('WARMFULL', 'there is no room for ' .. items .. ' beside ' .. m[3])
   end
   i = 4
-  while i <= #A do
-    local claim, note, count = A[i], A[i + 1], tonumber(A[i + 2])
-    local partition, start, stop, time = match(note, '^%S+ (%d+) %d+ (%d+) (%d+) %d+ (%d+)')
-    if ordered then
-      local old = call('HGET', K[4], 'p' .. partition)
-      local noted = old and call('HGET', K[3], old)
-      if noted then drop(K, old, noted, true) end
-      call('HSET', K[4], claim, count, 'p' .. partition, claim)
-    else
-      call('HSET', K[4], claim, count)
+  for _, claim in ipairs(claims) do
+    local number = A[i]
+    if m[6] == 'ordered' then
+      local before = window.newest[claim.partition]
+      if before then remove(K, window, before, true) end
+      window.newest[claim.partition] = number
     end
-    call('HSET', K[3], claim, note)
-    local key, at = items_of(K, claim), i + 3
-    while at < i + 3 + count do
-      local to = math.min(at + 999, i + 2 + count)
+    window.claims[number] = claim
+    call('HSET', K[3], number, claim.note)
+    local key, at = items_of(K, number), i + 3
+    while at < i + 3 + claim.left do
+      local to = math.min(at + 999, i + 2 + claim.left)
       call('RPUSH', key, unpack(A, at, to))
       at = to + 1
     end
-    call('ZADD', K[2], time, claim .. ' ' .. start .. ' ' .. stop)
-    i = i + 3 + count
+    call('ZADD', K[2], claim.time, format('%s %.0f %.0f', number, claim.start, claim.stop))
+    i = i + 3 + claim.left
   end
   call('HSET', K[1], 'loaded', A[2], 'claim', newest)
   local all, size = call('HINCRBY', K[1], 'items', items), call('HINCRBY', K[1], 'bytes', bytes)
@@ -292,30 +257,25 @@ end
 
 -- What a lease has, as it is replied: of each run the note of its claim, its first offset, and its items; without a note
 -- where the claim is lost.
-local function given(K, lease)
+local function given(K, window, lease)
   local reply = {}
-  for r = 3, #lease do
-    local run = lease[r]
-    local note = call('HGET', K[3], run[1])
-    if not note then
-      reply[#reply + 1] = {'', '0', r - 2}
-    else
-      local base = tonumber(match(note, '^%S+ %d+ %d+ (%d+)'))
-      for k = 3, #run, 2 do
-        local items = call('LRANGE', items_of(K, run[1]), run[k] - base, run[k + 1] - base - 1)
-        reply[#reply + 1] = {note, format('%.0f', run[k]), r - 2, unpack(items)}
-      end
+  for number, run in ipairs(lease) do
+    local claim = window.claims[run.claim]
+    if not claim then reply[#reply + 1] = {'', '0', number} end
+    for k = 1, claim and #run or 0, 2 do
+      local items = call('LRANGE', items_of(K, run.claim), run[k] - claim.start, run[k + 1] - claim.start - 1)
+      reply[#reply + 1] = {claim.note, format('%.0f', run[k]), number, unpack(items)}
     end
   end
   return reply
 end
 
 -- The ranges of a partition by its name.
-local function candidates(K, most, named)
+local function candidates(K, window, most, named)
   local found, all = {}, call('ZRANGE', K[2], 0, -1, 'WITHSCORES')
   for k = 1, #all, 2 do
-    local note = call('HGET', K[3], match(all[k], '^%d+'))
-    if note and match(note, '^%S+ %d+ %d+ %d+ %d+ %d+ %d+ (.*)$') == named then
+    local claim = window.claims[match(all[k], '^%d+')]
+    if claim and claim.name == named then
       found[#found + 1], found[#found + 2] = all[k], all[k + 1]
       if #found == 2 * most then break end
     end
@@ -323,55 +283,45 @@ local function candidates(K, most, named)
   return found
 end
 
--- take: token, items per claim, claims, bytes, lease in ms or 0 for the group's, ahead, partition or '', 1 if the reply to
--- the same token may have been lost
+-- take: token, items per claim, claims, bytes, lease in ms or 0 for the group's, ahead, partition or ''
 -- Replies the longest lease before this one and this one in ms, the mode, what was taken, and where that is nothing, whether
--- something is on its way: being loaded, or more is done than PostgreSQL was told.
-local function take(K, A, i, t, m, notes)
-  local queue = items_of(K, '')
-  local token, asked = A[i], tonumber(A[i + 4])
-  local lease = asked > 0 and asked or tonumber(m[7])
+-- something is on its way: being loaded, or more is done than PostgreSQL was told. The same token gets the same again: a
+-- reply may have been lost.
+local function take(K, A, t, m, window)
+  local token, asked, queue = A[1], tonumber(A[5]), items_of(K, '')
+  local ms = asked > 0 and asked or tonumber(m[7])
   local longest, ordered = tonumber(m[4]), m[3] == 'ordered'
-  if A[i + 7] == '1' then
-    local before = call('HGET', K[5], token)
-    if before then return {longest, lease, m[3], given(K, unpacked(before))} end
-  end
+  local before = window.leases[token]
+  if before then return {longest, ms, m[3], given(K, window, before)} end
   if t >= tonumber(m[2]) or tonumber(m[11]) ~= jumps then return silent() end
-  local reply, record, each, runs = {}, {t + lease, tonumber(A[i + 5])}, tonumber(A[i + 1]), tonumber(A[i + 2])
+  local reply, lease, each, runs = {}, {deadline = t + ms, ahead = A[6]}, tonumber(A[2]), tonumber(A[3])
   local claims = runs
   if not ordered then each, runs = math.min(each * runs, MOST_ITEMS), MOST_RUNS end
   runs = math.min(runs, MOST_RUNS)
-  local room, rest = tonumber(A[i + 3]), ordered and MOST_ITEMS or each
+  local room, rest = tonumber(A[4]), ordered and MOST_ITEMS or each
   local full, offers = tonumber(m[6]) >= tonumber(m[9]), {}
   while not full and #reply < runs and rest > 0 do
-    local named, some = A[i + 6] ~= '', nil
+    local named, some = A[7] ~= '', nil
     if named then
-      some = candidates(K, ordered and runs or MOST_RUNS, A[i + 6])
+      some = candidates(K, window, ordered and runs or MOST_RUNS, A[7])
     else
       some = call('ZPOPMIN', K[2], ordered and math.min(runs - #reply, 100) or 1)
     end
     if #some == 0 then break end
-    local wanted, ranges = {}, {}
     for k = 1, #some, 2 do
-      local claim, start, stop = match(some[k], '^(%d+) (%d+) (%d+)$')
-      wanted[#wanted + 1] = claim
-      ranges[k], ranges[k + 1] = start, stop
-    end
-    read_notes(K, notes, wanted)
-    for k = 1, #some, 2 do
-      local claim, from, stop = wanted[(k + 1) / 2], ranges[k], ranges[k + 1]
-      local note = notes[claim]
-      local items, count, looked = {}, 0, note and not full and rest > 0 and #reply < runs
+      local number, from, stop = match(some[k], '^(%d+) (%d+) (%d+)$')
+      local claim = window.claims[number]
+      local items, count, looked = nil, 0, claim and not full and rest > 0 and #reply < runs
       local start = tonumber(from)
       stop = tonumber(stop)
       -- What failed before comes as PostgreSQL would give it, so that its neighbours do not fail with it.
-      if looked and not ordered and note[4] ~= '1' then
+      if looked and not ordered and claim.attempt ~= '1' then
         runs = claims
         looked = #reply < runs
       end
       if looked then
-        local at = start - note[5]
-        items = call('LRANGE', queue .. claim, at, at + math.min(each, rest, stop - start) - 1)
+        local at = start - claim.start
+        items = call('LRANGE', queue .. number, at, at + math.min(each, rest, stop - start) - 1)
         while count < #items and (room >= #items[count + 1] or (#reply == 0 and count == 0)) do
           count = count + 1
           room = room - #items[count]
@@ -382,20 +332,15 @@ local function take(K, A, i, t, m, notes)
         end
       end
       if named then
-        if count > 0 or not note then call('ZREM', K[2], some[k]) end
-      elseif count == 0 and note and (full or not looked) then
+        if count > 0 or not claim then call('ZREM', K[2], some[k]) end
+      elseif count == 0 and claim and (full or not looked) then
         offers[#offers + 1], offers[#offers + 2] = some[k + 1], some[k]
       end
       if count > 0 then
-        local number = #record - 1
-        if ordered then
-          record[#record + 1] = {claim, stop, start, start + count}
-        else
-          if start + count < stop then offer(offers, claim, start + count, stop, some[k + 1]) end
-          record[#record + 1] = {claim, 0, start, start + count}
-        end
+        if not ordered and start + count < stop then offer(offers, number, start + count, stop, some[k + 1]) end
+        lease[#lease + 1] = {start, start + count, claim = number, top = stop}
         rest = rest - count
-        reply[#reply + 1] = {note[1], from, number, unpack(items)}
+        reply[#reply + 1] = {claim.note, from, #lease, unpack(items)}
       end
     end
     -- All of them were looked at, and what is left of them is for another take.
@@ -404,56 +349,49 @@ local function take(K, A, i, t, m, notes)
   offer_all(K, offers)
   if #reply == 0 then
     if m[5] ~= '1' then call('HSET', K[1], 'idle', '1') end
-    return {longest, lease, m[3], {}, (full or tonumber(m[8]) >= t) and 1 or 0}
+    return {longest, ms, m[3], {}, (full or tonumber(m[8]) >= t) and 1 or 0}
   end
-  if call('HSETNX', K[5], token, pack(record)) == 0 then
-    -- The same take came again and was faster: its caller has that, and nobody waits for this one.
-    offers = {}
-    for r = 3, #record do
-      local run = record[r]
-      offer(offers, run[1], run[3], ordered and run[2] or run[4], notes[run[1]][6])
-    end
-    offer_all(K, offers)
-    return {longest, lease, m[3], given(K, unpacked(call('HGET', K[5], token)))}
-  end
-  call('ZADD', K[6], t + lease, token)
-  if lease > longest then call('HSET', K[1], 'longest', lease) end
-  return {longest, lease, m[3], reply}
+  lease.open = #lease
+  window.leases[token] = lease
+  call('ZADD', K[4], lease.deadline, token)
+  if ms > longest then call('HSET', K[1], 'longest', ms) end
+  return {longest, ms, m[3], reply}
 end
 
--- Read what a lease has, unless it ended.
-local function leased(K, token, t)
-  local packed = call('HGET', K[5], token)
-  if not packed then return nil end
-  local lease = unpacked(packed)
-  return lease[1] > t and lease or nil
+-- A lease, unless it ended.
+local function leased(window, token, t)
+  local lease = window.leases[token]
+  return lease and lease.deadline > t and lease or nil
+end
+
+local function ends_at(K, token, lease, deadline)
+  lease.deadline = deadline
+  call('ZADD', K[4], deadline, token)
+end
+
+local function end_lease(K, window, token)
+  window.leases[token] = nil
+  call('ZREM', K[4], token)
 end
 
 -- look: token, ms that the lease shall last at least
 -- Replies the mode, and what a lease still has: nothing where it is lost.
 local function look(K, A)
-  if not known(K) then return gone() end
+  local window = known(K)
+  if not window then return gone() end
   local t, mode = now(), call('HGET', K[1], 'mode')
-  local lease = leased(K, A[1], t)
+  local lease = leased(window, A[1], t)
   if not lease then return {mode, {}} end
-  if t + tonumber(A[2]) > lease[1] then
-    lease[1] = t + tonumber(A[2])
-    call('HSET', K[5], A[1], pack(lease))
-    call('ZADD', K[6], lease[1], A[1])
-  end
-  return {mode, given(K, lease)}
+  if t + tonumber(A[2]) > lease.deadline then ends_at(K, A[1], lease, t + tonumber(A[2])) end
+  return {mode, given(K, window, lease)}
 end
 
--- Cut the offsets from `start` up to `stop` (-1: no bound) out of a run, and return them as ranges.
+-- Cut the offsets from `start` up to `stop` (-1: no bound) out of a run, and return them.
 local function cut(run, start, stop, ordered)
-  local out, rest = {}, {run[1], run[2]}
-  if start < 0 and stop < 0 then
-    for k = 3, #run do out[k - 2] = run[k] end
-    return out, rest
-  end
+  local out, rest = {}, {}
   if stop < 0 then stop = math.huge end
   if ordered then start = -1 end
-  for k = 3, #run, 2 do
+  for k = 1, #run, 2 do
     local lo, hi = run[k], run[k + 1]
     local from, to = math.max(lo, start), math.min(hi, stop)
     if from >= to then
@@ -464,88 +402,74 @@ local function cut(run, start, stop, ordered)
       if to < hi then rest[#rest + 1], rest[#rest + 2] = to, hi end
     end
   end
-  return out, rest
+  for k = 1, math.max(#run, #rest) do run[k] = rest[k] end
+  return out
 end
 
--- settle: how, then for each part: token run start stop
+-- settle: how, then for each part: token run start stop; run 0 stands for all that a lease has
 -- how: 'ack' - done, and PostgreSQL has to be told; 'told' - PostgreSQL was told; 'ended' - it was told, and the claim has
 -- ended there; 'release' - not done, and another may take it.
--- Replies the id of the entry in the stream or '', then 1 for each part that was settled and 0 for each whose lease is lost.
+-- Replies the id of the entry in the stream or '', then 1 for each part that was settled and 0 for each whose lease is lost;
+-- of all that a lease has, one for each run.
 -- Acknowledgements are refused while nobody would tell PostgreSQL.
-local function settle(K, A, first, to, t, m, notes)
+local function settle(K, A, first, t, m, window)
   -- After a gap nobody knows how long ago the last grant was.
   if A[first] == 'ack' and (t > tonumber(m[2]) + TRUSTED or tonumber(m[11]) ~= jumps) then return silent() end
   local how, ordered, replies, lines, freed, ready = A[first], m[3] == 'ordered', {''}, {}, 0, false
-  local leases, offers, wanted = {}, {}, {}
-  for i = first + 1, to, 4 do
-    local token = A[i]
-    if leases[token] == nil then leases[token] = leased(K, token, t) or false end
-    local run = leases[token] and leases[token][tonumber(A[i + 1]) + 2]
-    if run then wanted[#wanted + 1] = run[1] end
-  end
-  read_notes(K, notes, wanted)
-  local left, changed = read_left(K, wanted), {}
-  for i = first + 1, to, 4 do
-    local token, number = A[i], tonumber(A[i + 1])
-    local lease = leases[token]
-    local run = lease and lease[number + 2]
-    local note = run and notes[run[1]]
-    if not note then
-      replies[#replies + 1] = 0
-    else
-      local claim = run[1]
-      local out, rest = cut(run, tonumber(A[i + 2]), tonumber(A[i + 3]), ordered)
-      lease[number + 2] = rest
-      lease.changed = true
-      replies[#replies + 1] = 1
-      if how == 'release' then
-        local time = note[6]
-        if not ordered then
-          for k = 1, #out, 2 do offer(offers, claim, out[k], out[k + 1], time) end
-          ready = ready or #out > 0
-        elseif #out > 0 then
-          offer(offers, claim, out[1], run[2], time)
-          ready = true
-        end
-      elseif how == 'ended' then
-        drop(K, claim, note[1], ordered)
-        notes[claim] = false
-      elseif #out > 0 then
-        local count = 0
-        for k = 1, #out, 2 do
-          count = count + out[k + 1] - out[k]
-          if how == 'ack' then
-            lines[#lines + 1] = format('%s %s %.0f %.0f', note[2], note[3], out[k], out[k + 1])
-          end
-        end
-        freed = freed + count
-        local rest_of = left and left[claim] - count or call('HINCRBY', K[4], claim, -count)
-        if left then left[claim], changed[claim] = rest_of, rest_of > 0 or nil end
-        if rest_of <= 0 then
-          remove(K, claim, note[1], ordered)
-          notes[claim] = false
-        elseif ordered and #rest == 2 and out[#out] < run[2] then
-          offer(offers, claim, out[#out], run[2], note[6])
-          ready = true
-        end
-      end
-    end
-  end
-  if left then write_left(K, left, changed) end
-  offer_all(K, offers)
-  for token, lease in pairs(leases) do
-    if lease and lease.changed then
-      lease.changed = nil
-      local empty = true
-      for r = 3, #lease do empty = empty and #lease[r] == 2 end
-      if empty then
-        call('HDEL', K[5], token)
-        call('ZREM', K[6], token)
+  local offers = {}
+
+  -- Settle offsets of a run, from out[1] up to out[2] and so on; says whether the claim is known. `last`: nothing else of
+  -- the run is left.
+  local function settle_run(run, out, last)
+    local number = run.claim
+    local claim = window.claims[number]
+    if not claim then return 0 end
+    if how == 'ended' then
+      remove(K, window, number, true)
+    elseif #out > 0 and how == 'release' then
+      ready = true
+      if ordered then
+        offer(offers, number, out[1], run.top, claim.time)
       else
-        call('HSET', K[5], token, pack(lease))
+        for k = 1, #out, 2 do offer(offers, number, out[k], out[k + 1], claim.time) end
+      end
+    elseif #out > 0 then
+      for k = 1, #out, 2 do
+        claim.left = claim.left - (out[k + 1] - out[k])
+        freed = freed + out[k + 1] - out[k]
+        if how == 'ack' then
+          lines[#lines + 1] = format('%s %s %.0f %.0f', claim.id, claim.partition, out[k], out[k + 1])
+        end
+      end
+      if claim.left <= 0 then
+        remove(K, window, number)
+      elseif ordered and last and out[#out] < run.top then
+        offer(offers, number, out[#out], run.top, claim.time)
+        ready = true
+      end
+    end
+    return 1
+  end
+
+  for i = first + 1, #A, 4 do
+    local token, number = A[i], tonumber(A[i + 1])
+    local lease = leased(window, token, t)
+    if lease and number == 0 then
+      for _, run in ipairs(lease) do replies[#replies + 1] = settle_run(run, run, true) end
+      end_lease(K, window, token)
+    else
+      local run = lease and lease[number]
+      if not run or not window.claims[run.claim] then
+        replies[#replies + 1] = 0
+      else
+        local held, out = #run > 0, cut(run, tonumber(A[i + 2]), tonumber(A[i + 3]), ordered)
+        replies[#replies + 1] = settle_run(run, out, #run == 0)
+        if held and #run == 0 then lease.open = lease.open - 1 end
+        if lease.open == 0 then end_lease(K, window, token) end
       end
     end
   end
+  offer_all(K, offers)
   if #lines > 0 then
     replies[1] = tell(K, 'done', table.concat(lines, '\n'))
     -- Nothing else of this call changes them.
@@ -562,31 +486,32 @@ local function settle(K, A, first, to, t, m, notes)
   return replies
 end
 
--- What takes and settlements read of :meta, all at once; nil where the window is not known.
+-- What takes and settlements read of :meta, all at once, and what is known of it, if it is.
 local function read(K)
   local m = call('HMGET', K[1], 'gen', 'until', 'mode', 'longest', 'idle', 'unflushed', 'lease', 'loading', 'most_items',
     'items', 'jumps')
-  return m[1] and live[K[1]] == m[1] and m or nil
+  return m, m[1] and window_of(K, m[1])
 end
 
 local function take_alone(K, A)
-  local m = read(K)
-  return m and take(K, A, 1, now(), m, {}) or gone()
+  local m, window = read(K)
+  return window and take(K, A, now(), m, window) or gone()
 end
 
 local function settle_alone(K, A)
-  local m = read(K)
-  return m and settle(K, A, 1, #A, now(), m, {}) or gone()
+  local m, window = read(K)
+  return window and settle(K, A, 1, now(), m, window) or gone()
 end
 
--- settle_and_take: the 8 arguments of take, then those of settle
+-- settle_and_take: the 7 arguments of take, then those of settle
 -- Replies both replies. Where the take is refused, its code stands in for its reply: what was settled stays settled.
 local function settle_and_take(K, A)
-  local m, t, notes = read(K), now(), {}
-  if not m then return gone() end
-  local settled = settle(K, A, 9, #A, t, m, notes)
+  local m, window = read(K)
+  if not window then return gone() end
+  local t = now()
+  local settled = settle(K, A, 8, t, m, window)
   if settled.err then return settled end
-  local taken = take(K, A, 1, t, m, notes)
+  local taken = take(K, A, t, m, window)
   if taken.err then taken = match(taken.err, '(WARM%u+)') end
   return {settled, taken}
 end
@@ -595,27 +520,19 @@ end
 -- Replies the longest lease before this one and this one in ms, whether the dispatcher was heard of lately, then 1 for each
 -- that was renewed and 0 for each that is lost.
 local function renew(K, A)
-  if not known(K) then return gone() end
+  local window = known(K)
+  if not window then return gone() end
   local m = call('HMGET', K[1], 'longest', 'lease', 'until', 'jumps')
   local ms, t = tonumber(A[1]) > 0 and tonumber(A[1]) or tonumber(m[2]), now()
   local replies = {tonumber(m[1]), ms, t < tonumber(m[3]) and tonumber(m[4]) == jumps and 1 or 0}
   for i = 3, #A do
-    local lease = leased(K, A[i], t)
-    local alive = false
-    if lease then
-      for r = 3, #lease do
-        alive = alive or (#lease[r] > 2 and call('HEXISTS', K[3], lease[r][1]) == 1)
-      end
-    end
+    local lease, alive = leased(window, A[i], t), false
+    for _, run in ipairs(lease or {}) do alive = alive or (#run > 0 and window.claims[run.claim] ~= nil) end
     if alive then
-      lease[1] = t + ms
-      if A[2] == '1' then lease[2] = 0 end
-      call('HSET', K[5], A[i], pack(lease))
-      call('ZADD', K[6], lease[1], A[i])
-      replies[#replies + 1] = 1
-    else
-      replies[#replies + 1] = 0
+      if A[2] == '1' then lease.ahead = '0' end
+      ends_at(K, A[i], lease, t + ms)
     end
+    replies[#replies + 1] = alive and 1 or 0
   end
   if ms > tonumber(m[1]) then call('HSET', K[1], 'longest', ms) end
   return replies
@@ -624,47 +541,43 @@ end
 -- expire: epoch most
 -- Ends leases whose time is over. Replies how many, and ms until the next deadline or -1.
 local function expire(K, A)
-  local refused = stale(K, A[1])
-  if refused then return refused end
+  local window, refused = served(K, A[1])
+  if not window then return refused end
   local t, ordered = now(), is_ordered(K)
-  local over = call('ZRANGE', K[6], '-inf', t, 'BYSCORE', 'LIMIT', 0, A[2])
+  local over = call('ZRANGE', K[4], '-inf', t, 'BYSCORE', 'LIMIT', 0, A[2])
   for _, token in ipairs(over) do
-    local packed = call('HGET', K[5], token)
-    if packed then
-      local lease, lines = unpacked(packed), {}
-      for r = 3, #lease do
-        local run = lease[r]
-        local note = #run > 2 and call('HGET', K[3], run[1])
-        if note then
-          local id, partition = match(note, '^(%S+) (%d+)')
-          local count = 0
-          for k = 3, #run, 2 do
-            lines[#lines + 1] = format('%s %s %.0f %.0f %d', id, partition, run[k], run[k + 1], lease[2])
-            count = count + run[k + 1] - run[k]
-          end
-          if ordered then
-            drop(K, run[1], note, true)
-          else
-            call('HINCRBY', K[1], 'items', -count)
-            if call('HINCRBY', K[4], run[1], -count) <= 0 then remove(K, run[1], note, false) end
-          end
+    local lease, lines = window.leases[token] or {}, {}
+    for _, run in ipairs(lease) do
+      local claim = #run > 0 and window.claims[run.claim]
+      if claim then
+        local count = 0
+        for k = 1, #run, 2 do
+          lines[#lines + 1] =
+            format('%s %s %.0f %.0f %s', claim.id, claim.partition, run[k], run[k + 1], lease.ahead)
+          count = count + run[k + 1] - run[k]
+        end
+        if ordered then
+          remove(K, window, run.claim, true)
+        else
+          call('HINCRBY', K[1], 'items', -count)
+          claim.left = claim.left - count
+          if claim.left <= 0 then remove(K, window, run.claim) end
         end
       end
-      if #lines > 0 then tell(K, 'expired', table.concat(lines, '\n')) end
     end
-    call('HDEL', K[5], token)
-    call('ZREM', K[6], token)
+    if #lines > 0 then tell(K, 'expired', table.concat(lines, '\n')) end
+    end_lease(K, window, token)
   end
-  local due = call('ZRANGE', K[6], 0, 0, 'WITHSCORES')
+  local due = call('ZRANGE', K[4], 0, 0, 'WITHSCORES')
   return {#over, due[2] and math.max(0, tonumber(due[2]) - t) or -1}
 end
 
 -- trim: epoch, items acknowledged, id
 -- Removes what PostgreSQL was told, up to and without this id.
 local function trim(K, A)
-  local refused = stale(K, A[1])
-  if refused then return refused end
-  call('XTRIM', K[7], 'MINID', A[3])
+  local window, refused = served(K, A[1])
+  if not window then return refused end
+  call('XTRIM', K[5], 'MINID', A[3])
   local told = tonumber(A[2])
   if told > 0 then
     local rest, most = call('HINCRBY', K[1], 'unflushed', -told), tonumber(call('HGET', K[1], 'most_items'))
@@ -676,13 +589,12 @@ end
 -- forget: epoch number…
 -- Forgets claims that are lost in PostgreSQL.
 local function forget(K, A)
-  local refused = stale(K, A[1])
-  if refused then return refused end
-  local ordered, forgotten = is_ordered(K), 0
+  local window, refused = served(K, A[1])
+  if not window then return refused end
+  local forgotten = 0
   for i = 2, #A do
-    local note = call('HGET', K[3], A[i])
-    if note then
-      drop(K, A[i], note, ordered)
+    if window.claims[A[i]] then
+      remove(K, window, A[i], true)
       forgotten = forgotten + 1
     end
   end
@@ -695,24 +607,23 @@ end
 -- Without exception, because something has changed in PostgreSQL, that goes for those on their way here, too. Most leases are
 -- those of claims that were never here, and are no reason to refuse what is on its way.
 local function withdraw(K, A)
-  if not known(K) then return '' end
-  local ordered, lines, flying = is_ordered(K), {}, {}
-  local only = A[3] or ''
+  local window = known(K)
+  if not window then return '' end
+  local lines, flying, only = {}, {}, A[3] or ''
   if A[2] ~= '1' and not match(only, '-') then call('HINCRBY', K[1], 'withdrawals', 1) end
   if A[2] == '1' then
-    for _, packed in ipairs(call('HVALS', K[5])) do
-      local lease = unpacked(packed)
-      for r = 3, #lease do
-        if #lease[r] > 2 then flying[lease[r][1]] = true end
+    for _, lease in pairs(window.leases) do
+      for _, run in ipairs(lease) do
+        if #run > 0 then flying[run.claim] = true end
       end
     end
   end
-  local all = call('HGETALL', K[3])
-  for k = 1, #all, 2 do
-    local id, partition, name = match(all[k + 1], '^(%S+) (%d+) %d+ %d+ %d+ %d+ %d+ (.*)$')
-    if (A[1] == '' or name == A[1]) and (only == '' or id == only or partition == only) and not flying[all[k]] then
-      drop(K, all[k], all[k + 1], ordered)
-      lines[#lines + 1] = id .. ' ' .. partition
+  for _, number in ipairs(call('HKEYS', K[3])) do
+    local claim = window.claims[number]
+    local named = claim and (A[1] == '' or claim.name == A[1])
+    if named and (only == '' or claim.id == only or claim.partition == only) and not flying[number] then
+      remove(K, window, number, true)
+      lines[#lines + 1] = claim.id .. ' ' .. claim.partition
     end
   end
   return #lines > 0 and tell(K, 'withdrawn', table.concat(lines, '\n')) or ''
@@ -729,11 +640,11 @@ end
 -- detach: epoch, whether to leave workers alone with what they have
 -- Removes the window. Replies 0 where PostgreSQL has to be told something first, or where workers still have something.
 local function detach(K, A)
-  local refused = stale(K, A[1])
-  if refused then return refused end
+  local window, refused = served(K, A[1])
+  if not window then return refused end
   -- What workers have just done with is given back first: nobody else would.
   withdraw(K, {'', '1', ''})
-  if call('XLEN', K[7]) > 0 or (A[2] ~= '1' and call('ZCARD', K[6]) > 0) then return 0 end
+  if call('XLEN', K[5]) > 0 or (A[2] ~= '1' and call('ZCARD', K[4]) > 0) then return 0 end
   clear(K)
   return 1
 end
@@ -764,7 +675,7 @@ local function stats(K, A)
   local t = clock() + skew
   local first = call('ZRANGE', K[2], 0, 0, 'WITHSCORES')
   return {tonumber(m[3]) > t and 1 or 0, tonumber(m[1]), tonumber(m[2]), call('ZCARD', K[2]),
-    call('ZCARD', K[6]), call('XLEN', K[7]), first[2] and tonumber(first[2]) or -1}
+    call('ZCARD', K[4]), call('XLEN', K[5]), first[2] and tonumber(first[2]) or -1}
 end
 
 local function register(name, callback, flags)

@@ -9,8 +9,6 @@ class Keys(NamedTuple):
     meta: str
     ready: str
     claims: str
-    left: str
-    leases: str
     due: str
     done: str
 

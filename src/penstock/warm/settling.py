@@ -8,7 +8,8 @@ lost, the lease ends in Valkey, PostgreSQL says that the items were settled befo
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+from uuid import UUID
 
 import msgspec
 
@@ -23,7 +24,7 @@ from penstock.errors import InvalidInput, ValkeyUnavailable, ValkeyUnusable
 from penstock.warm.items import ClaimNote
 from penstock.warm.leases import is_warm, token_of
 from penstock.warm.links import Refused
-from penstock.warm.window import Part, Taken, Windows
+from penstock.warm.window import Part, Run, Taken, Windows
 
 Runner = Callable[[Operation[Any]], Any]
 
@@ -50,11 +51,24 @@ class Follow(NamedTuple):
     part: Part
 
 
+class Parts(NamedTuple):
+    """What a window is asked to settle; where that is all that a lease has, of which runs of it the answers are."""
+
+    parts: list[Part]
+    runs: list[int] | None = None
+
+
 class _Remembered(NamedTuple):
     until: float
     lease: float
-    # By the number of its run: what is not settled.
-    held: dict[int, Held]
+    shared: bool
+    # By number: those of which anything is not settled, and the offsets of those that are settled in part.
+    runs: dict[int, Run]
+    rests: dict[int, list[int]]
+
+    def offsets(self, run: Run) -> list[int]:
+        """Return what of a run is not settled."""
+        return self.rests.get(run.number) or list(range(run.start, run.stop))
 
 
 class Settling:
@@ -69,12 +83,8 @@ class Settling:
         now = time.monotonic()
         if len(self._takes) >= _REMEMBERED:
             self._takes = {known: each for known, each in self._takes.items() if each.until > now}
-        held = {
-            run.number: Held(run.note, taken.shared, list(range(run.start, run.stop)))
-            for run in taken.runs
-            if run.note is not None
-        }
-        self._takes[token] = _Remembered(now + taken.lease, taken.lease, held)
+        runs = {run.number: run for run in taken.runs if run.note is not None}
+        self._takes[token] = _Remembered(now + taken.lease, taken.lease, taken.shared, runs, {})
 
     def renewed(self, token: str, lease: float) -> None:
         """Take note that a lease was extended."""
@@ -85,19 +95,47 @@ class Settling:
         """Return for how many seconds a lease that is remembered was given."""
         return self._takes[token].lease
 
+    def parts_of(self, ranges: Sequence[ClaimRange]) -> "Parts":
+        """Return the parts of leases that ranges stand for: one for all where they are all that one take was given."""
+        tokens = [token_of(cast(UUID, each.lease_id)) for each in ranges]
+        token = tokens[0].text
+        known = self._takes.get(token)
+        if known is not None and not known.rests:
+            runs = list(known.runs.values())
+            if tokens == [(token, run.number) for run in runs] and all(map(_covers, ranges, runs)):
+                return Parts([Part(token, 0)], [run.number for run in runs])
+        return Parts([Part(*token, each.start, each.stop) for token, each in zip(tokens, ranges, strict=True)])
+
+    def live(self, parts: "Parts", answers: Sequence[bool]) -> list[bool]:
+        """Take note of what is settled, and return for each range of these parts whether its lease was live."""
+        settled = parts.parts
+        if parts.runs is not None:
+            token = settled[0].token
+            answers = [number <= len(answers) and answers[number - 1] for number in parts.runs]
+            if all(answers):
+                self._takes.pop(token, None)
+                return answers
+            settled = [Part(token, number) for number in parts.runs]
+        for part, alive in zip(settled, answers, strict=True):
+            if alive:
+                self.settled(part)
+        return list(answers)
+
     def settled(self, part: Part) -> None:
         """Take note that items are settled."""
         known = self._takes.get(part.token)
-        held = None if known is None else known.held.get(part.run)
-        if known is None or held is None:
+        run = None if known is None else known.runs.get(part.run)
+        if known is None or run is None:
             return
-        if part.start is None and part.stop is None:
-            held.offsets.clear()
-        else:
-            held.offsets[:] = [offset for offset in held.offsets if not _within(offset, part)]
-        if not held.offsets:
-            del known.held[part.run]
-        if not known.held:
+        rest = []
+        if part.start is not None or part.stop is not None:
+            rest = [offset for offset in known.offsets(run) if not _within(offset, part)]
+        if rest:
+            known.rests[part.run] = rest
+            return
+        del known.runs[part.run]
+        known.rests.pop(part.run, None)
+        if not known.runs:
             self._takes.pop(part.token, None)
 
     def held(self, lease: Lease) -> Held | None:
@@ -129,7 +167,8 @@ class Settling:
         known = self._takes.get(token)
         if known is None or known.until <= time.monotonic():
             return None
-        return known.held.get(number)
+        run = known.runs.get(number)
+        return None if run is None else Held(cast(ClaimNote, run.note), known.shared, known.offsets(run))
 
     def lease_in_postgres(self, lease: Lease) -> Lease | None:
         """Return the lease in PostgreSQL that stands behind one of a window; None where that is lost."""
@@ -285,6 +324,10 @@ class _Plan(NamedTuple):
 def is_plain(claim: SettledClaim) -> bool:
     """Return whether a claim is settled by acknowledging and giving back alone."""
     return not claim.outcomes and not claim.noted
+
+
+def _covers(each: ClaimRange, run: Run) -> bool:
+    return (each.start is None or each.start <= run.start) and (each.stop is None or each.stop >= run.stop)
 
 
 def _within(offset: int, part: Part, shared: bool = True) -> bool:

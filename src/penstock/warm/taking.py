@@ -59,7 +59,7 @@ class Taking:
                     # It does not answer, and PostgreSQL does.
                     raise
                 # The reply may have been lost; the same token gets the same items.
-                taken = self._windows.take(group_id, token, wanted, again=True)
+                taken = self._windows.take(group_id, token, wanted)
         except AWAY:
             self._windows.forget(wanted.queue, wanted.group)
             return [], False
@@ -123,7 +123,7 @@ def _claim(group_id: int, lease_id: UUID, run: Run, taken: Taken, until: datetim
         taken.shared,
         taken.lease,
         messages,
-        sum(len(message.value or b"") for message in messages),
+        sum([len(message.value or b"") for message in messages]),
     )
 
 

@@ -43,7 +43,7 @@ class Taken(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Items of a lease: of one run, from one offset up to and without another; None: no bound."""
+    """Items of a lease: of one run, from one offset up to and without another; None: no bound. Run 0: all it has."""
 
     token: str
     run: int
@@ -126,12 +126,15 @@ class Windows:
             if queue in (None, found.queue) and (group is None or group == found.group)
         ]
 
-    def take(self, group_id: int, token: str, pop: Pop, *, again: bool = False) -> Taken:
-        """Take what is next; with `again`, the same token gets what it got before."""
-        return _taken(self.link.call("take", self.keys(group_id), *_take_arguments(token, pop, again)))
+    def take(self, group_id: int, token: str, pop: Pop) -> Taken:
+        """Take what is next; the same token gets what it got before."""
+        return _taken(self.link.call("take", self.keys(group_id), *_take_arguments(token, pop)))
 
     def settle(self, group_id: int, how: str, parts: Sequence[Part]) -> tuple[bytes, list[bool]]:
-        """Settle parts of leases; the id of the acknowledgement in the stream, and which leases were live."""
+        """Settle parts of leases; the id of the acknowledgement in the stream, and which leases were live.
+
+        Of all that a lease has, that is said for each run.
+        """
         reported, *live = self.link.call("settle", self.keys(group_id), *_settle_arguments(how, parts))
         return reported, [each == 1 for each in live]
 
@@ -142,7 +145,7 @@ class Windows:
         settled, taken = self.link.call(
             "settle_and_take",
             self.keys(group_id),
-            *_take_arguments(token, pop, False),
+            *_take_arguments(token, pop),
             *_settle_arguments("ack", parts),
         )
         reported, *live = settled
@@ -204,7 +207,7 @@ def read_windows(reply: Any) -> list[Found]:
     return [Found(*names_of(field.decode()), int(group_id)) for field, group_id in fields]
 
 
-def _take_arguments(token: str, pop: Pop, again: bool) -> tuple[Any, ...]:
+def _take_arguments(token: str, pop: Pop) -> tuple[Any, ...]:
     lease = 0 if pop.lease is None else round(pop.lease * 1000)
     return (
         token,
@@ -214,7 +217,6 @@ def _take_arguments(token: str, pop: Pop, again: bool) -> tuple[Any, ...]:
         lease,
         int(pop.ahead),
         pop.partition or "",
-        int(again),
     )
 
 

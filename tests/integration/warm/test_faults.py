@@ -156,27 +156,16 @@ def test_a_load_that_comes_late_or_from_a_former_dispatcher_is_refused(api: Clie
     assert (late.value.code, stale.value.code) == (LATE, STALE)
 
 
-def test_a_take_whose_reply_was_lost_gets_the_same_again(api: Client, loaded: Callable[..., int]) -> None:
+def test_a_take_whose_reply_was_lost_gets_the_same_again_and_strands_nothing(
+    api: Client, loaded: Callable[..., int]
+) -> None:
     api.create_group("orders", "work", mode="shared", **WARM)
     api.push("orders", list(range(5)), partition="a")
     loaded("orders", "work", 5)
     windows = windows_of(api)
     group_id, token, wanted = windows.find("orders", "work"), new_token(), Pop("orders", "work", max_messages=3)
 
-    first, again = windows.take(group_id, token, wanted), windows.take(group_id, token, wanted, again=True)
-
-    assert first.runs == again.runs
-    assert len(first.runs[0].items) == 3
-
-
-def test_a_take_that_comes_after_its_own_repetition_strands_nothing(api: Client, loaded: Callable[..., int]) -> None:
-    api.create_group("orders", "work", mode="shared", **WARM)
-    api.push("orders", list(range(5)), partition="a")
-    loaded("orders", "work", 5)
-    windows = windows_of(api)
-    group_id, token, wanted = windows.find("orders", "work"), new_token(), Pop("orders", "work", max_messages=3)
-
-    again, first = windows.take(group_id, token, wanted, again=True), windows.take(group_id, token, wanted)
+    first, again = windows.take(group_id, token, wanted), windows.take(group_id, token, wanted)
     rest = windows.take(group_id, new_token(), wanted)
 
     assert first.runs == again.runs
