@@ -1,9 +1,10 @@
 -- The functions of the warm tier, which Valkey runs atomically. A function that fails half-way keeps what it has written,
 -- so each checks all it is given before its first write.
 --
--- Keys of a group, all with the hash tag {database.group}: KEYS[1] :meta, a hash; KEYS[2] :ready, the sorted set of what
--- can be taken, ranges "claim start stop" by the time of the claim's first message in epoch ms; KEYS[3] :claims, number
--- -> note of each claim in PostgreSQL whose items are here, "lease partition attempt start stop bytes time name";
+-- Keys of a group, all with the hash tag {database.group}: KEYS[1] :meta, a hash; KEYS[2] :ready, the sorted set of
+-- what can be taken, ranges of claims by the time of the claim's first message in epoch ms: the first of a claim has its
+-- number for a name; KEYS[3] :claims, number -> note of each claim in PostgreSQL whose items are here, "lease partition
+-- attempt start stop bytes time name";
 -- KEYS[4] :due, the sorted set of the tokens of leases by deadline; KEYS[5] :done, the stream of what PostgreSQL has to be
 -- told; and :q:<claim>, the list of the items of a claim, first offset first.
 --
@@ -12,13 +13,14 @@
 -- penstock.warm.library fills in FORMAT: functions of different versions have different names.
 
 -- What is known of each window by its first key: its generation (gen), its claims by number (claims), the number of the
--- newest claim of each partition of an ordered group (newest), and its leases by token (leases). All that is in the memory
--- of this process alone: after a restart, with or without an old snapshot, no window is known, and everything is refused
--- until a dispatcher attaches again.
+-- newest claim of each partition of an ordered group (newest), its leases by token (leases), and by name which offsets of
+-- which claim the ranges in :ready are (ranges; of so many the names were made up). All that is in the memory of this
+-- process alone: after a restart, with or without an old snapshot, no window is known, and everything is refused until a
+-- dispatcher attaches again.
 --
 -- A claim is its note, taken apart, with `left`, how many items are not settled. A lease has a deadline, whether it was
 -- taken ahead, how many of its runs are not settled (open), and the runs: of one claim the offsets that a worker has, from
--- run[1] up to run[2] and so on, and in an ordered group `top`, up to where the claim waits behind them.
+-- run[1] up to run[2] and so on, and the range that they were taken from, which in an ordered group waits behind them.
 local live = {}
 
 -- What Valkey does not offer while it loads a library: the first use of each finds it, and all others call it at once.
@@ -102,10 +104,17 @@ local function wake(K)
   end
 end
 
--- Ranges that can be taken, gathered for one call.
-local function offer(offers, claim, start, stop, time)
+-- Let a range be taken; gathered for one call.
+local function offer(window, offers, name, range, time)
+  window.ranges[name] = range
   offers[#offers + 1] = time
-  offers[#offers + 1] = format('%s %.0f %.0f', claim, start, stop)
+  offers[#offers + 1] = name
+end
+
+-- A name for another range of a claim.
+local function another(window, number)
+  window.named = window.named + 1
+  return format('%s.%d', number, window.named)
 end
 
 local function offer_all(K, offers)
@@ -162,7 +171,7 @@ local function attach(K, A)
     call('HSET', K[1], 'gen', A[2], 'loaded', '0', 'claim', '0', 'items', '0', 'bytes', '0', 'until', '0', 'longest', '0',
       'idle', '1', 'unflushed', '0', 'lease', '300000', 'loading', '0', 'halts', '0',
       'jumps', '0', 'withdrawals', '0', 'lost', '0')
-    live[K[1]] = {gen = A[2], claims = {}, newest = {}, leases = {}}
+    live[K[1]] = {gen = A[2], claims = {}, newest = {}, leases = {}, ranges = {}, named = 0}
   end
   call('HSET', K[1], 'epoch', A[1], 'mode', A[3], 'most_items', A[4], 'most_bytes', A[5], 'channel', A[6], 'queue', A[7])
   local m = call('HMGET', K[1], 'loaded', 'claim', 'halts', 'lost')
@@ -246,7 +255,8 @@ local function load_items(K, A)
       call('RPUSH', key, unpack(A, at, to))
       at = to + 1
     end
-    call('ZADD', K[2], claim.time, format('%s %.0f %.0f', number, claim.start, claim.stop))
+    window.ranges[number] = {claim = number, start = claim.start, stop = claim.stop}
+    call('ZADD', K[2], claim.time, number)
     i = i + 3 + claim.left
   end
   call('HSET', K[1], 'loaded', A[2], 'claim', newest)
@@ -255,16 +265,23 @@ local function load_items(K, A)
   return {all, size}
 end
 
--- What a lease has, as it is replied: of each run the note of its claim, its first offset, and its items; without a note
--- where the claim is lost.
+-- Put a run into a reply, which has no parts of its own, because those take most of the time of a reply.
+local function put(reply, note, start, number, items)
+  local count, at = #items, #reply
+  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = note, start, number, count
+  for k = 1, count do reply[at + 4 + k] = items[k] end
+end
+
+-- What a lease has, as it is replied: of each run the note of its claim, its first offset, its number, how many items, and
+-- these; without a note where the claim is lost.
 local function given(K, window, lease)
   local reply = {}
   for number, run in ipairs(lease) do
     local claim = window.claims[run.claim]
-    if not claim then reply[#reply + 1] = {'', '0', number} end
+    if not claim then put(reply, '', 0, number, {}) end
     for k = 1, claim and #run or 0, 2 do
       local items = call('LRANGE', items_of(K, run.claim), run[k] - claim.start, run[k + 1] - claim.start - 1)
-      reply[#reply + 1] = {claim.note, format('%.0f', run[k]), number, unpack(items)}
+      put(reply, claim.note, run[k], number, items)
     end
   end
   return reply
@@ -274,7 +291,8 @@ end
 local function candidates(K, window, most, named)
   local found, all = {}, call('ZRANGE', K[2], 0, -1, 'WITHSCORES')
   for k = 1, #all, 2 do
-    local claim = window.claims[match(all[k], '^%d+')]
+    local range = window.ranges[all[k]]
+    local claim = range and window.claims[range.claim]
     if claim and claim.name == named then
       found[#found + 1], found[#found + 2] = all[k], all[k + 1]
       if #found == 2 * most then break end
@@ -300,29 +318,28 @@ local function take(K, A, t, m, window)
   runs = math.min(runs, MOST_RUNS)
   local room, rest = tonumber(A[4]), ordered and MOST_ITEMS or each
   local full, offers = tonumber(m[6]) >= tonumber(m[9]), {}
-  while not full and #reply < runs and rest > 0 do
+  while not full and #lease < runs and rest > 0 do
     local named, some = A[7] ~= '', nil
     if named then
       some = candidates(K, window, ordered and runs or MOST_RUNS, A[7])
     else
-      some = call('ZPOPMIN', K[2], ordered and math.min(runs - #reply, 100) or 1)
+      some = call('ZPOPMIN', K[2], ordered and math.min(runs - #lease, 100) or 1)
     end
     if #some == 0 then break end
     for k = 1, #some, 2 do
-      local number, from, stop = match(some[k], '^(%d+) (%d+) (%d+)$')
-      local claim = window.claims[number]
-      local items, count, looked = nil, 0, claim and not full and rest > 0 and #reply < runs
-      local start = tonumber(from)
-      stop = tonumber(stop)
+      local name = some[k]
+      local range = window.ranges[name]
+      local claim = range and window.claims[range.claim]
+      local items, count, looked = nil, 0, claim and not full and rest > 0 and #lease < runs
       -- What failed before comes as PostgreSQL would give it, so that its neighbours do not fail with it.
       if looked and not ordered and claim.attempt ~= '1' then
         runs = claims
-        looked = #reply < runs
+        looked = #lease < runs
       end
       if looked then
-        local at = start - claim.start
-        items = call('LRANGE', queue .. number, at, at + math.min(each, rest, stop - start) - 1)
-        while count < #items and (room >= #items[count + 1] or (#reply == 0 and count == 0)) do
+        local at = range.start - claim.start
+        items = call('LRANGE', queue .. range.claim, at, at + math.min(each, rest, range.stop - range.start) - 1)
+        while count < #items and (room >= #items[count + 1] or (#lease == 0 and count == 0)) do
           count = count + 1
           room = room - #items[count]
         end
@@ -331,23 +348,27 @@ local function take(K, A, t, m, window)
           for n = #items, count + 1, -1 do items[n] = nil end
         end
       end
-      if named then
-        if count > 0 or not claim then call('ZREM', K[2], some[k]) end
-      elseif count == 0 and claim and (full or not looked) then
-        offers[#offers + 1], offers[#offers + 2] = some[k + 1], some[k]
-      end
+      local stays = claim and count == 0 and (full or named or not looked)
       if count > 0 then
-        if not ordered and start + count < stop then offer(offers, number, start + count, stop, some[k + 1]) end
-        lease[#lease + 1] = {start, start + count, claim = number, top = stop}
+        if named then call('ZREM', K[2], name) end
+        local start = range.start
+        lease[#lease + 1] = {start, start + count, claim = range.claim, range = range}
         rest = rest - count
-        reply[#reply + 1] = {claim.note, from, #lease, unpack(items)}
+        put(reply, claim.note, start, #lease, items)
+        range.start = start + count
+        stays = not ordered and range.start < range.stop
+      end
+      if not stays then
+        window.ranges[name] = nil
+      elseif count > 0 or not named then
+        offer(window, offers, name, range, some[k + 1])
       end
     end
     -- All of them were looked at, and what is left of them is for another take.
     if named then break end
   end
   offer_all(K, offers)
-  if #reply == 0 then
+  if #lease == 0 then
     if m[5] ~= '1' then call('HSET', K[1], 'idle', '1') end
     return {longest, ms, m[3], {}, (full or tonumber(m[8]) >= t) and 1 or 0}
   end
@@ -429,22 +450,27 @@ local function settle(K, A, first, t, m, window)
     elseif #out > 0 and how == 'release' then
       ready = true
       if ordered then
-        offer(offers, number, out[1], run.top, claim.time)
+        run.range.start = out[1]
+        offer(window, offers, number, run.range, claim.time)
       else
-        for k = 1, #out, 2 do offer(offers, number, out[k], out[k + 1], claim.time) end
+        for k = 1, #out, 2 do
+          local range = {claim = number, start = out[k], stop = out[k + 1]}
+          offer(window, offers, another(window, number), range, claim.time)
+        end
       end
     elseif #out > 0 then
       for k = 1, #out, 2 do
         claim.left = claim.left - (out[k + 1] - out[k])
         freed = freed + out[k + 1] - out[k]
         if how == 'ack' then
-          lines[#lines + 1] = format('%s %s %.0f %.0f', claim.id, claim.partition, out[k], out[k + 1])
+          lines[#lines + 1] = format('%s %s %d %d', claim.id, claim.partition, out[k], out[k + 1])
         end
       end
       if claim.left <= 0 then
         remove(K, window, number)
-      elseif ordered and last and out[#out] < run.top then
-        offer(offers, number, out[#out], run.top, claim.time)
+      elseif ordered and last and out[#out] < run.range.stop then
+        run.range.start = out[#out]
+        offer(window, offers, number, run.range, claim.time)
         ready = true
       end
     end
@@ -553,7 +579,7 @@ local function expire(K, A)
         local count = 0
         for k = 1, #run, 2 do
           lines[#lines + 1] =
-            format('%s %s %.0f %.0f %s', claim.id, claim.partition, run[k], run[k + 1], lease.ahead)
+            format('%s %s %d %d %s', claim.id, claim.partition, run[k], run[k + 1], lease.ahead)
           count = count + run[k + 1] - run[k]
         end
         if ordered then

@@ -232,5 +232,11 @@ def _taken(reply: Sequence[Any]) -> Taken:
     return Taken(_runs(runs), lease / 1000, longest / 1000, mode == b"shared", bool(loading and loading[0]))
 
 
-def _runs(found: Sequence[Sequence[Any]]) -> list[Run]:
-    return [Run(run[2], read_note(run[0]) if run[0] else None, int(run[1]), run[3:]) for run in found]
+def _runs(found: Sequence[Any]) -> list[Run]:
+    """Read runs, one behind the other: note, first offset, number, how many items, and these."""
+    runs, at, end = [], 0, len(found)
+    while at < end:
+        note, items = found[at], at + 4
+        at = items + found[at + 3]
+        runs.append(Run(found[items - 2], read_note(note) if note else None, found[items - 3], found[items:at]))
+    return runs
