@@ -14,9 +14,10 @@
 
 -- What is known of each window by its first key: its generation (gen), its claims by number (claims), the number of the
 -- newest claim of each partition of an ordered group (newest), its leases by token (leases), and by name which offsets of
--- which claim the ranges in :ready are (ranges; of so many the names were made up). All that is in the memory of this
--- process alone: after a restart, with or without an old snapshot, no window is known, and everything is refused until a
--- dispatcher attaches again.
+-- which claim the ranges in :ready are (ranges; of so many the names were made up: named), and how many entries :done has
+-- (entries). All that is in the memory of this process alone: after a restart, with or without an old snapshot, no window
+-- is known, and everything is refused until a dispatcher attaches again. The same goes for a window of which somebody has
+-- deleted a key.
 --
 -- A claim is its note, taken apart, with `left`, how many items are not settled. A lease has a deadline, whether it was
 -- taken ahead, how many of its runs are not settled (open), and the runs: of one claim the offsets that a worker has, from
@@ -91,6 +92,23 @@ local function served(K, epoch)
   return window
 end
 
+-- Give up a window of which something is missing.
+local function broken(window)
+  window.gen = nil
+  return gone()
+end
+
+local function count(some)
+  local n = 0
+  for _ in pairs(some) do n = n + 1 end
+  return n
+end
+
+local function is_whole(K, window)
+  return call('ZCARD', K[2]) == count(window.ranges) and call('HLEN', K[3]) == count(window.claims)
+    and call('ZCARD', K[4]) == count(window.leases) and call('XLEN', K[5]) == window.entries
+end
+
 local function items_of(K, claim)
   return string.sub(K[1], 1, -5) .. 'q:' .. claim
 end
@@ -147,11 +165,14 @@ local function is_ordered(K)
   return call('HGET', K[1], 'mode') == 'ordered'
 end
 
-local function tell(K, kind, text)
+local function tell(K, window, kind, text)
+  window.entries = window.entries + 1
   return call('XADD', K[5], '*', kind, text)
 end
 
 local function clear(K)
+  local window = live[K[1]]
+  for number in pairs(window and window.claims or {}) do call('DEL', items_of(K, number)) end
   for _, number in ipairs(call('HKEYS', K[3])) do call('DEL', items_of(K, number)) end
   call('DEL', K[1], K[2], K[3], K[4], K[5])
   live[K[1]] = nil
@@ -171,7 +192,7 @@ local function attach(K, A)
     call('HSET', K[1], 'gen', A[2], 'loaded', '0', 'claim', '0', 'items', '0', 'bytes', '0', 'until', '0', 'longest', '0',
       'idle', '1', 'unflushed', '0', 'lease', '300000', 'loading', '0', 'halts', '0',
       'jumps', '0', 'withdrawals', '0', 'lost', '0')
-    live[K[1]] = {gen = A[2], claims = {}, newest = {}, leases = {}, ranges = {}, named = 0}
+    live[K[1]] = {gen = A[2], claims = {}, newest = {}, leases = {}, ranges = {}, named = 0, entries = 0}
   end
   call('HSET', K[1], 'epoch', A[1], 'mode', A[3], 'most_items', A[4], 'most_bytes', A[5], 'channel', A[6], 'queue', A[7])
   local m = call('HMGET', K[1], 'loaded', 'claim', 'halts', 'lost')
@@ -192,6 +213,7 @@ end
 local function beat(K, A)
   local window, refused = served(K, A[1])
   if not window then return refused end
+  if not is_whole(K, window) then return broken(window) end
   local t = now()
   local m = call('HMGET', K[1], 'items', 'bytes', 'longest', 'halts')
   call('HSET', K[1], 'most_items', A[3], 'most_bytes', A[4], 'lease', A[5])
@@ -273,7 +295,7 @@ local function put(reply, note, start, number, items)
 end
 
 -- What a lease has, as it is replied: of each run the note of its claim, its first offset, its number, how many items, and
--- these; without a note where the claim is lost.
+-- these; without a note where the claim is lost. Nil where items are missing.
 local function given(K, window, lease)
   local reply = {}
   for number, run in ipairs(lease) do
@@ -281,6 +303,7 @@ local function given(K, window, lease)
     if not claim then put(reply, '', 0, number, {}) end
     for k = 1, claim and #run or 0, 2 do
       local items = call('LRANGE', items_of(K, run.claim), run[k] - claim.start, run[k + 1] - claim.start - 1)
+      if #items < run[k + 1] - run[k] then return nil end
       put(reply, claim.note, run[k], number, items)
     end
   end
@@ -310,7 +333,10 @@ local function take(K, A, t, m, window)
   local ms = asked > 0 and asked or tonumber(m[7])
   local longest, ordered = tonumber(m[4]), m[3] == 'ordered'
   local before = window.leases[token]
-  if before then return {longest, ms, m[3], given(K, window, before)} end
+  if before then
+    local runs = given(K, window, before)
+    return runs and {longest, ms, m[3], runs} or broken(window)
+  end
   if t >= tonumber(m[2]) or tonumber(m[11]) ~= jumps then return silent() end
   local reply, lease, each, runs = {}, {deadline = t + ms, ahead = A[6]}, tonumber(A[2]), tonumber(A[3])
   local claims = runs
@@ -337,8 +363,9 @@ local function take(K, A, t, m, window)
         looked = #lease < runs
       end
       if looked then
-        local at = range.start - claim.start
-        items = call('LRANGE', queue .. range.claim, at, at + math.min(each, rest, range.stop - range.start) - 1)
+        local at, most = range.start - claim.start, math.min(each, rest, range.stop - range.start)
+        items = call('LRANGE', queue .. range.claim, at, at + most - 1)
+        if #items < most then return broken(window) end
         while count < #items and (room >= #items[count + 1] or (#lease == 0 and count == 0)) do
           count = count + 1
           room = room - #items[count]
@@ -348,7 +375,7 @@ local function take(K, A, t, m, window)
           for n = #items, count + 1, -1 do items[n] = nil end
         end
       end
-      local stays = claim and count == 0 and (full or named or not looked)
+      local stays = claim and count == 0
       if count > 0 then
         if named then call('ZREM', K[2], name) end
         local start = range.start
@@ -404,7 +431,8 @@ local function look(K, A)
   local lease = leased(window, A[1], t)
   if not lease then return {mode, {}} end
   if t + tonumber(A[2]) > lease.deadline then ends_at(K, A[1], lease, t + tonumber(A[2])) end
-  return {mode, given(K, window, lease)}
+  local runs = given(K, window, lease)
+  return runs and {mode, runs} or broken(window)
 end
 
 -- Cut the offsets from `start` up to `stop` (-1: no bound) out of a run, and return them.
@@ -497,14 +525,14 @@ local function settle(K, A, first, t, m, window)
   end
   offer_all(K, offers)
   if #lines > 0 then
-    replies[1] = tell(K, 'done', table.concat(lines, '\n'))
+    replies[1] = tell(K, window, 'done', table.concat(lines, '\n'))
     -- Nothing else of this call changes them.
     m[6] = tonumber(m[6]) + freed
     call('HSET', K[1], 'items', tonumber(m[10]) - freed, 'unflushed', m[6])
   elseif freed > 0 then
     call('HINCRBY', K[1], 'items', -freed)
   end
-  if how == 'told' or how == 'ended' then tell(K, 'room', '') end
+  if how == 'told' or how == 'ended' then tell(K, window, 'room', '') end
   if ready then
     wake(K)
     m[5] = '0'
@@ -591,7 +619,7 @@ local function expire(K, A)
         end
       end
     end
-    if #lines > 0 then tell(K, 'expired', table.concat(lines, '\n')) end
+    if #lines > 0 then tell(K, window, 'expired', table.concat(lines, '\n')) end
     end_lease(K, window, token)
   end
   local due = call('ZRANGE', K[4], 0, 0, 'WITHSCORES')
@@ -603,7 +631,7 @@ end
 local function trim(K, A)
   local window, refused = served(K, A[1])
   if not window then return refused end
-  call('XTRIM', K[5], 'MINID', A[3])
+  window.entries = window.entries - call('XTRIM', K[5], 'MINID', A[3])
   local told = tonumber(A[2])
   if told > 0 then
     local rest, most = call('HINCRBY', K[1], 'unflushed', -told), tonumber(call('HGET', K[1], 'most_items'))
@@ -652,15 +680,16 @@ local function withdraw(K, A)
       lines[#lines + 1] = claim.id .. ' ' .. claim.partition
     end
   end
-  return #lines > 0 and tell(K, 'withdrawn', table.concat(lines, '\n')) or ''
+  return #lines > 0 and tell(K, window, 'withdrawn', table.concat(lines, '\n')) or ''
 end
 
 -- halt: no takes until a beat that knows of it. Replies the id of the entry that tells the dispatcher.
 local function halt(K, A)
-  if not known(K) then return '' end
+  local window = known(K)
+  if not window then return '' end
   call('HSET', K[1], 'until', '0')
   call('HINCRBY', K[1], 'halts', 1)
-  return tell(K, 'halted', '')
+  return tell(K, window, 'halted', '')
 end
 
 -- detach: epoch, whether to leave workers alone with what they have

@@ -92,6 +92,39 @@ def test_a_wipe_in_the_middle_loses_nothing_and_keeps_the_order(
 
 
 @FAST
+@pytest.mark.parametrize("key", ["meta", "ready", "claims", "due", "done", "q:"])
+@pytest.mark.parametrize("mode", ["shared", "ordered"])
+def test_a_key_that_somebody_deletes_loses_nothing_and_keeps_the_order(
+    api: Client, loaded: Callable[..., int], valkey_server: ValkeyServer, mode: str, key: str
+) -> None:
+    api.create_group("orders", "work", mode=mode, **WARM)
+    push_all(api)
+    loaded("orders", "work", COUNT)
+    forgotten = api.pop("orders", "work", max_messages=5)
+    deleted: list[bytes] = []
+
+    def delete(done: int) -> None:
+        if done >= COUNT // 3 and not deleted:
+            deleted.extend(name for name in valkey_server.client().keys("penstock:*") if f":{key}".encode() in name)
+            valkey_server.client().delete(*deleted)
+
+    def nothing_is_left() -> bool:
+        # What was acknowledged, and PostgreSQL was not told of, comes again.
+        if (again := api.pop("orders", "work", max_messages=100)) is not None:
+            again.ack()
+        return api.lag("orders", "work") == 0
+
+    assert forgotten is not None
+    seen = handle_all(api, COUNT, delete)
+
+    assert deleted
+    assert set(seen) == {(f"p{partition}", n) for partition in range(4) for n in range(COUNT // 4)}
+    assert mode == "shared" or in_order(seen)
+    wait_for(nothing_is_left)
+    assert [check for check in api.verify() if check.violations] == []
+
+
+@FAST
 def test_while_valkey_is_dead_postgres_serves_alone_and_windows_come_back(
     api: Client, loaded: Callable[..., int], valkey_server: ValkeyServer
 ) -> None:
