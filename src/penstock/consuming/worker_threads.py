@@ -21,6 +21,10 @@ from penstock.consuming.threads import Worker
 
 log = logging.getLogger("penstock.consumer")
 
+# Seconds after which the thread that watches wakes at the latest: signals that come just before it waits, or to another
+# thread, do not wake it.
+_LOOK_EVERY = 0.5
+
 
 class WorkerPool:
     """All workers of one `process`."""
@@ -96,11 +100,13 @@ class WorkerPool:
                     self._look_after(worker, now)
                 self._changed.wait(self._next(now))
 
-    def _next(self, now: float) -> float | None:
-        moments = [] if self._ends_at is None else [self._ends_at, self._ends_at + LAST_MOMENT]
+    def _next(self, now: float) -> float:
+        moments = [now + _LOOK_EVERY]
+        if self._ends_at is not None:
+            moments += [self._ends_at, self._ends_at + LAST_MOMENT]
         if (patience := self._handler.patience) is not None:
             moments += [worker.late_at(patience) or now + patience for worker in self._workers]
-        return min((max(0.0, moment - now) for moment in moments if moment > now), default=None)
+        return min(moment for moment in moments if moment > now) - now
 
     def _look_after(self, worker: Worker, now: float) -> None:
         """Settle what a worker does not, and let another take its place."""

@@ -80,6 +80,22 @@ with Client(sys.argv[2]) as client:
     print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
 
+# Lets signals come to the thread of the handler, as the system may do.
+ELSEWHERE = """
+import logging, signal, sys, threading
+from penstock import Client
+
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+
+def handler(message):
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    print("in hand", flush=True)
+    threading.Event().wait(600)
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+Client(sys.argv[2]).process("q", handler, group="g", grace=600)
+"""
+
 OWN = """
 import signal, sys, threading
 from penstock import Client
@@ -197,6 +213,16 @@ def test_a_second_ctrl_c_ends_at_once(client: Client, start: Start, kind: str) -
     await_line(worker, "unwound")
     worker.communicate("\n", timeout=30)
     assert worker.returncode == -signal.SIGINT
+
+
+def test_ctrl_c_that_reaches_another_thread_ends_it_as_well(client: Client, start: Start) -> None:
+    client.push("q", list(range(10)))
+    worker = start(script=ELSEWHERE)
+    await_line(worker, "in hand")
+    worker.send_signal(signal.SIGINT)
+    await_line(worker, "ending")
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(30) != 0
 
 
 def test_children_of_a_handler_are_ended_by_signals_as_ever_and_handlers_put_back(client: Client, start: Start) -> None:
