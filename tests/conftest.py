@@ -34,8 +34,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # What a test may take beyond its time limit before its process is ended, with a traceback of every thread.
 GRACE = 60
-# The standard error of the process itself, which no test captures.
-STDERR = os.dup(2)
+# The standard error of the process itself, which no test captures: known once pytest is configured.
+stderr = 2
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -43,7 +43,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """End a process that hangs: the time limit raises in the main thread once, and what clears up may wait for ever."""
     marker = item.get_closest_marker("timeout")
     limit = marker.args[0] if marker is not None else float(item.config.getini("timeout"))
-    faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=STDERR)
+    faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=stderr)
     try:
         return (yield)
     finally:
@@ -52,15 +52,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 def pytest_unconfigure() -> None:
     """Bound the end of a process, too."""
-    faulthandler.dump_traceback_later(GRACE, exit=True, file=STDERR)
+    faulthandler.dump_traceback_later(GRACE, exit=True, file=stderr)
 
 
 # What has failed so far, a line each: seen also when a run ends before its summary.
 FAILED = Path(__file__).parent.parent / ".pytest_cache" / "failed"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let every Spark that a test starts, and those of the commands it runs, begin quickly; let no example be late."""
+    global stderr
+    capturing: Any = config.pluginmanager.getplugin("capturemanager")
+    # Also while this file is imported the second descriptor is a file that goes away with the process.
+    with capturing.global_and_fixture_disabled():
+        stderr = os.dup(2)
     java.begin_quickly()
     # How long an example takes says how busy the machine is.
     hypothesis.settings.register_profile("penstock", deadline=None)

@@ -20,6 +20,9 @@ from penstock.gateway.serving import Server, Serving, address_of, bind, config_f
 
 from .conftest import Looking, wait_until
 
+# The browser writes a line for each request that fails.
+LOST = ("ERR_",)
+
 
 @contextmanager
 def served(dsn: str, port: int, access: Access | None = None) -> Iterator[str]:
@@ -43,6 +46,7 @@ def test_a_lost_connection_is_shown_and_recovers_by_itself(
 ) -> None:
     with served(page_dsn, 0) as address:
         look = window(address)
+        look.forgiven = LOST
         page = look.open("/")
         state = page.locator("[data-connection]")
         expect(state).to_have_attribute("data-connection", "live")
@@ -56,8 +60,6 @@ def test_a_lost_connection_is_shown_and_recovers_by_itself(
         expect(banner).to_have_count(0)
         # It may have become another gateway meanwhile.
         expect(page.locator(".side .foot")).to_contain_text("read only")
-    # The browser writes a line for each request that fails.
-    look.faults[:] = [fault for fault in look.faults if "ERR_" not in fault]
 
 
 def test_a_chart_is_drawn_although_its_script_did_not_come_at_first(look: Looking) -> None:
@@ -67,13 +69,12 @@ def test_a_chart_is_drawn_although_its_script_did_not_come_at_first(look: Lookin
         refused.append(route.request.url)
         route.abort()
 
+    look.forgiven = LOST
     look.page.route("**/vendor/uplot.js", refuse)
     page = look.open("/")
 
     expect(page.locator(".chart canvas").first).to_be_visible()
     assert len(refused) == 1
-    # The browser writes a line for each request that fails.
-    look.faults[:] = [fault for fault in look.faults if "ERR_" not in fault]
 
 
 def test_a_gateway_that_hangs_is_lost_as_well(look: Looking) -> None:
