@@ -328,13 +328,13 @@ class AsyncWarmTransport:
             for number, answer in zip(cold, await inner(rest), strict=True):
                 answers[number] = answer
         for group_id, numbers in by_group.items():
-            tokens = [token_of(cast(Any, wanted.leases[number].lease_id)).text for number in numbers]
+            runs = [token_of(cast(Any, wanted.leases[number].lease_id)) for number in numbers]
             try:
-                lasting, granted, live = await self.windows.renew(group_id, tokens, wanted.lease, wanted.begun)
+                lasting, granted, live = await self.windows.renew(group_id, runs, wanted.lease, wanted.begun)
             except AWAY:
                 lasting, granted, live = True, 0.0, [False] * len(numbers)
             moment = datetime.now(UTC) + timedelta(seconds=granted)
-            for number, token, alive in zip(numbers, tokens, live, strict=True):
+            for number, run, alive in zip(numbers, runs, live, strict=True):
                 lease = wanted.leases[number]
                 if not alive:
                     # Lost, or the window cannot be asked, or was attached after the take: what PostgreSQL has counts.
@@ -346,7 +346,7 @@ class AsyncWarmTransport:
                     if behind is not None and (await inner(Renew([behind], granted + SPARE, durable=False)))[0] is None:
                         continue
                 answers[number] = moment
-                self._settling.renewed(token, granted)
+                self._settling.renewed(run.text, granted)
         return answers
 
     async def _renew_behind(self, wanted: Renew, lease: Lease, inner: Any) -> datetime | None:

@@ -10,6 +10,7 @@ from penstock.broker.operations.claiming import Pop
 from penstock.broker.operations.warm import GetDatabaseIdentity
 from penstock.warm.items import ClaimNote, read_note
 from penstock.warm.keys import Keys, keys_of, names_of, wake_channel, window_field, windows_key
+from penstock.warm.leases import Token
 from penstock.warm.links import AsyncLink
 
 # How long to remember that a group has no window.
@@ -129,6 +130,11 @@ class AsyncWindows:
         """Take what is next; the same token gets what it got before."""
         return _taken(await self.link.call("take", await self.keys(group_id), *_take_arguments(token, pop)))
 
+    async def follow(self, group_id: int, parts: Sequence[tuple[str, Part]]) -> None:
+        """Settle parts of leases, each in its own way, because PostgreSQL has done so."""
+        arguments = [each for how, part in parts for each in (how, *_bounds(part))]
+        await self.link.call("follow", await self.keys(group_id), *arguments)
+
     async def settle(self, group_id: int, how: str, parts: Sequence[Part]) -> tuple[bytes, list[bool]]:
         """Settle parts of leases; the id of the acknowledgement in the stream, and which leases were live.
 
@@ -156,11 +162,12 @@ class AsyncWindows:
         return mode == b"shared", _runs(runs)
 
     async def renew(
-        self, group_id: int, tokens: Sequence[str], lease: float | None, begun: bool
+        self, group_id: int, runs: Sequence[Token], lease: float | None, begun: bool
     ) -> tuple[bool, float, list[bool]]:
         """Extend leases; whether the claims behind them are sure to last as long, how long that is, which were live."""
+        which = [each for run in runs for each in run]
         longest, granted, kept, *live = await self.link.call(
-            "renew", await self.keys(group_id), round((lease or 0.0) * 1000), int(begun), *tokens
+            "renew", await self.keys(group_id), round((lease or 0.0) * 1000), int(begun), *which
         )
         return bool(kept) and granted <= longest, granted / 1000, [bool(each) for each in live]
 
@@ -221,9 +228,14 @@ def _take_arguments(token: str, pop: Pop) -> tuple[Any, ...]:
 
 def _settle_arguments(how: str, parts: Sequence[Part]) -> list[Any]:
     arguments: list[Any] = [how]
-    for token, run, start, stop in parts:
-        arguments += (token, run, -1 if start is None else start, -1 if stop is None else stop)
+    for part in parts:
+        arguments += _bounds(part)
     return arguments
+
+
+def _bounds(part: Part) -> tuple[Any, ...]:
+    token, run, start, stop = part
+    return token, run, -1 if start is None else start, -1 if stop is None else stop
 
 
 def _taken(reply: Sequence[Any]) -> Taken:

@@ -19,9 +19,10 @@
 -- is known, and everything is refused until a dispatcher attaches again. The same goes for a window of which somebody has
 -- deleted a key.
 --
--- A claim is its note, taken apart, with `left`, how many items are not settled. A lease has a deadline, whether it was
--- taken ahead, how many of its runs are not settled (open), and the runs: of one claim the offsets that a worker has, from
--- run[1] up to run[2] and so on, and the range that they were taken from, which in an ordered group waits behind them.
+-- A claim is its note, taken apart, with `left`, how many items are not settled, and `names`, those of its ranges but for
+-- the first one. A lease has a deadline, the one that it was given (own), whether it was taken ahead, how many of its runs
+-- are not settled (open), and the runs: of one claim the offsets that a worker has, from run[1] up to run[2] and so on, and
+-- the range that they were taken from, which in an ordered group waits behind them.
 local live = {}
 
 -- What Valkey does not offer while it loads a library: the first use of each finds it, and all others call it at once.
@@ -58,6 +59,9 @@ end
 
 -- Claims, runs and items that one take has at most.
 local MOST_RUNS, MOST_ITEMS = 1000, 5000
+-- How many names of ranges are kept of a claim before those that are not used any more are forgotten; more are in use only
+-- where a claim has more ranges, and a claim has 500 items.
+local MOST_NAMES = 1000
 -- How many ms after its last grant a dispatcher can still be trusted to tell PostgreSQL what is done.
 local TRUSTED = 10000
 
@@ -109,6 +113,11 @@ local function is_whole(K, window)
     and call('ZCARD', K[4]) == count(window.leases) and call('XLEN', K[5]) == window.entries
 end
 
+-- How many bytes of values an item stands for. Of a large one there is the size: penstock.warm.items.
+local function size_of(item)
+  return #item < 40 and tonumber(match(item, '^L(%d+) ')) or #item
+end
+
 local function items_of(K, claim)
   return string.sub(K[1], 1, -5) .. 'q:' .. claim
 end
@@ -132,7 +141,16 @@ end
 -- A name for another range of a claim.
 local function another(window, number)
   window.named = window.named + 1
-  return format('%s.%d', number, window.named)
+  local name, claim = format('%s.%d', number, window.named), window.claims[number]
+  if #claim.names == MOST_NAMES then
+    local names = {}
+    for _, each in ipairs(claim.names) do
+      if window.ranges[each] then names[#names + 1] = each end
+    end
+    claim.names = names
+  end
+  claim.names[#claim.names + 1] = name
+  return name
 end
 
 local function offer_all(K, offers)
@@ -145,15 +163,24 @@ local function read_note(text)
     match(text, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
   return lease and {
     note = text, id = lease, partition = partition, attempt = attempt, start = tonumber(start), stop = tonumber(stop),
-    size = tonumber(size), time = time, name = name
+    size = tonumber(size), time = time, name = name, names = {}
   }
 end
 
--- Remove a claim with its items; `lost`: also those that are not settled, whoever has them: ranges in the sorted set and in
--- leases count for nothing then.
+-- Remove a claim with its items; `lost`: also those that are not settled, whoever has them: ranges in leases count for
+-- nothing then.
 local function remove(K, window, number, lost)
   local claim = window.claims[number]
-  if lost and claim.left ~= 0 then call('HINCRBY', K[1], 'items', -claim.left) end
+  if lost and claim.left ~= 0 then
+    call('HINCRBY', K[1], 'items', -claim.left)
+    claim.names[#claim.names + 1] = number
+    for _, name in ipairs(claim.names) do
+      if window.ranges[name] then
+        window.ranges[name] = nil
+        call('ZREM', K[2], name)
+      end
+    end
+  end
   window.claims[number] = nil
   if window.newest[claim.partition] == number then window.newest[claim.partition] = nil end
   call('HDEL', K[3], number)
@@ -178,7 +205,7 @@ local function clear(K)
   live[K[1]] = nil
 end
 
--- attach: epoch generation mode items bytes channel queue
+-- attach: epoch generation mode items bytes channel queue, ms for which workers may have something of a window that is lost
 -- Makes the caller the dispatcher. Replies whether the window was kept: if not, it is empty and has this generation.
 -- Then the numbers of the last load and claim, how often takes were halted, and whether workers may have something of a
 -- window that was lost before this one.
@@ -191,7 +218,7 @@ local function attach(K, A)
     clear(K)
     call('HSET', K[1], 'gen', A[2], 'loaded', '0', 'claim', '0', 'items', '0', 'bytes', '0', 'until', '0', 'longest', '0',
       'idle', '1', 'unflushed', '0', 'lease', '300000', 'loading', '0', 'halts', '0',
-      'jumps', '0', 'withdrawals', '0', 'lost', '0')
+      'jumps', '0', 'withdrawals', '0', 'lost', now() + tonumber(A[8]))
     live[K[1]] = {gen = A[2], claims = {}, newest = {}, leases = {}, ranges = {}, named = 0, entries = 0}
   end
   call('HSET', K[1], 'epoch', A[1], 'mode', A[3], 'most_items', A[4], 'most_bytes', A[5], 'channel', A[6], 'queue', A[7])
@@ -200,7 +227,7 @@ local function attach(K, A)
 end
 
 -- lose: epoch, ms
--- Takes note that for so long workers may have something of the window that was lost before this one.
+-- Takes note for how long workers may have something of the window that was lost before this one.
 local function lose(K, A)
   local window, refused = served(K, A[1])
   if not window then return refused end
@@ -338,7 +365,7 @@ local function take(K, A, t, m, window)
     return runs and {longest, ms, m[3], runs} or broken(window)
   end
   if t >= tonumber(m[2]) or tonumber(m[11]) ~= jumps then return silent() end
-  local reply, lease, each, runs = {}, {deadline = t + ms, ahead = A[6]}, tonumber(A[2]), tonumber(A[3])
+  local reply, lease, each, runs = {}, {deadline = t + ms, own = t + ms, ahead = A[6]}, tonumber(A[2]), tonumber(A[3])
   local claims = runs
   if not ordered then each, runs = math.min(each * runs, MOST_ITEMS), MOST_RUNS end
   runs = math.min(runs, MOST_RUNS)
@@ -366,9 +393,11 @@ local function take(K, A, t, m, window)
         local at, most = range.start - claim.start, math.min(each, rest, range.stop - range.start)
         items = call('LRANGE', queue .. range.claim, at, at + most - 1)
         if #items < most then return broken(window) end
-        while count < #items and (room >= #items[count + 1] or (#lease == 0 and count == 0)) do
+        while count < #items do
+          local size = size_of(items[count + 1])
+          if size > room and (#lease > 0 or count > 0) then break end
           count = count + 1
-          room = room - #items[count]
+          room = room - size
         end
         if count < #items then
           full = true
@@ -422,7 +451,7 @@ local function end_lease(K, window, token)
   call('ZREM', K[4], token)
 end
 
--- look: token, ms that the lease shall last at least
+-- look: token, ms that the lease shall last at least, until something of it is settled
 -- Replies the mode, and what a lease still has: nothing where it is lost.
 local function look(K, A)
   local window = known(K)
@@ -458,8 +487,8 @@ end
 -- settle: how, then for each part: token run start stop; run 0 stands for all that a lease has
 -- how: 'ack' - done, and PostgreSQL has to be told; 'told' - PostgreSQL was told; 'ended' - it was told, and the claim has
 -- ended there; 'release' - not done, and another may take it.
--- Replies the id of the entry in the stream or '', then 1 for each part that was settled and 0 for each whose lease is lost;
--- of all that a lease has, one for each run.
+-- Replies the id of the entry in the stream or '', then 1 for each part that was settled and 0 for each of which the lease
+-- has nothing any more; of all that a lease has, one for each run.
 -- Acknowledgements are refused while nobody would tell PostgreSQL.
 local function settle(K, A, first, t, m, window)
   -- After a gap nobody knows how long ago the last grant was.
@@ -475,6 +504,8 @@ local function settle(K, A, first, t, m, window)
     if not claim then return 0 end
     if how == 'ended' then
       remove(K, window, number, true)
+    elseif #out == 0 and last then
+      return 0
     elseif #out > 0 and how == 'release' then
       ready = true
       if ordered then
@@ -513,13 +544,18 @@ local function settle(K, A, first, t, m, window)
       end_lease(K, window, token)
     else
       local run = lease and lease[number]
-      if not run or not window.claims[run.claim] then
+      if not run then
         replies[#replies + 1] = 0
       else
         local held, out = #run > 0, cut(run, tonumber(A[i + 2]), tonumber(A[i + 3]), ordered)
         replies[#replies + 1] = settle_run(run, out, #run == 0)
         if held and #run == 0 then lease.open = lease.open - 1 end
-        if lease.open == 0 then end_lease(K, window, token) end
+        if lease.open == 0 then
+          end_lease(K, window, token)
+        elseif lease.deadline > lease.own then
+          -- Somebody had a look at it, to settle this.
+          ends_at(K, token, lease, lease.own)
+        end
       end
     end
   end
@@ -557,6 +593,16 @@ local function settle_alone(K, A)
   return window and settle(K, A, 1, now(), m, window) or gone()
 end
 
+-- follow: for each part of a lease: how token run start stop
+-- Settles what PostgreSQL knows already, all or nothing.
+local function follow(K, A)
+  local m, window = read(K)
+  if not window then return gone() end
+  local t = now()
+  for i = 1, #A, 5 do settle(K, {A[i], A[i + 1], A[i + 2], A[i + 3], A[i + 4]}, 1, t, m, window) end
+  return 1
+end
+
 -- settle_and_take: the 7 arguments of take, then those of settle
 -- Replies both replies. Where the take is refused, its code stands in for its reply: what was settled stays settled.
 local function settle_and_take(K, A)
@@ -570,21 +616,23 @@ local function settle_and_take(K, A)
   return {settled, taken}
 end
 
--- renew: lease in ms or 0 for the group's, begun, token…
+-- renew: lease in ms or 0 for the group's, begun, then for each run of a lease: token run
 -- Replies the longest lease before this one and this one in ms, whether the dispatcher was heard of lately, then 1 for each
--- that was renewed and 0 for each that is lost.
+-- run whose lease was renewed and 0 for each that is lost.
 local function renew(K, A)
   local window = known(K)
   if not window then return gone() end
   local m = call('HMGET', K[1], 'longest', 'lease', 'until', 'jumps')
   local ms, t = tonumber(A[1]) > 0 and tonumber(A[1]) or tonumber(m[2]), now()
   local replies = {tonumber(m[1]), ms, t < tonumber(m[3]) and tonumber(m[4]) == jumps and 1 or 0}
-  for i = 3, #A do
-    local lease, alive = leased(window, A[i], t), false
-    for _, run in ipairs(lease or {}) do alive = alive or (#run > 0 and window.claims[run.claim] ~= nil) end
+  for i = 3, #A, 2 do
+    local lease = leased(window, A[i], t)
+    local run = lease and lease[tonumber(A[i + 1])]
+    local alive = run and #run > 0 and window.claims[run.claim] ~= nil
     if alive then
       if A[2] == '1' then lease.ahead = '0' end
-      ends_at(K, A[i], lease, t + ms)
+      lease.own = t + ms
+      ends_at(K, A[i], lease, lease.own)
     end
     replies[#replies + 1] = alive and 1 or 0
   end
@@ -746,6 +794,7 @@ register('begin', begin, {'allow-oom'})
 register('take', take_alone, {'allow-oom'})
 register('settle', settle_alone, {'allow-oom'})
 register('settle_and_take', settle_and_take, {'allow-oom'})
+register('follow', follow, {'allow-oom'})
 register('look', look, {'allow-oom'})
 register('renew', renew, {'allow-oom'})
 register('expire', expire, {'allow-oom'})

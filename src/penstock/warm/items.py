@@ -1,6 +1,6 @@
 """Items as they lie in Valkey: the messages of a claim, each packed, with nothing but what the claim does not tell.
 
-Of a message that is larger than `LARGEST` only the time is there, in ms: who takes it reads it from the log.
+Of a message that is larger than `LARGEST` only size and time are there, as `L<bytes> <ms>`: who takes it reads the log.
 """
 
 from collections.abc import Sequence
@@ -17,9 +17,10 @@ from penstock.broker.ids import milliseconds
 from penstock.broker.messages import StoredMessage
 
 LARGEST = 32 << 10
-_Content = int | tuple[datetime, bytes | None, str | None, dict[str, str] | None]
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Content).decode
+_decode = msgspec.msgpack.Decoder(tuple[datetime, bytes | None, str | None, dict[str, str] | None]).decode
+# What no packed content begins with.
+_ELSEWHERE = b"L"
 
 
 class ClaimNote(NamedTuple):
@@ -57,7 +58,7 @@ def pack_claim(claim: Claim, number: int) -> list[bytes]:
             # A key or header that is no text is read from the log, too.
             with suppress(UnicodeEncodeError):
                 content = _encode((message.timestamp, message.value, message.key, message.headers))
-        content = content or _encode(moment)
+        content = content or b"%b%d %d" % (_ELSEWHERE, len(message.value or b""), moment)
         items[message.offset - claim.start] = content
         size += len(content)
     note = (
@@ -77,10 +78,9 @@ def unpack_items(
     for offset, item in enumerate(items, start):
         if not item:
             continue  # not delivered with its claim
-        content = _decode(item)
-        if isinstance(content, int):
-            elsewhere.append((offset, content))
+        if item.startswith(_ELSEWHERE):
+            elsewhere.append((offset, int(item.split()[1])))
             continue
-        moment, value, key, headers = content
+        moment, value, key, headers = _decode(item)
         messages.append(StoredMessage(value, offset, moment, queue, partition, partition_id, key, headers, attempt))
     return messages, elsewhere

@@ -97,6 +97,7 @@ class Keeper:
 
     async def _attach(self, hold: WarmHold, reporter: Reporter) -> None:
         window = self._window
+        self._quiet_for = self._lost_for(hold)
         kept, loads, claims, window.halts, waits = await window.call(
             "attach",
             window.epoch,
@@ -106,12 +107,14 @@ class Keeper:
             hold.most_bytes,
             self._channel,
             window.group.queue,
+            round(self._quiet_for * 1000),
         )
         self._loader.begin(loads, claims)
         self._lost = set(await self._orphans(reporter))
-        if self._lost and (waits or not kept):
-            self._quiet_for = self._lost_for(hold)
-            await window.call("lose", window.epoch, round(self._quiet_for * 1000))
+        if not self._lost or (kept and not waits):
+            self._quiet_for = 0.0
+        await window.call("lose", window.epoch, round(self._quiet_for * 1000))
+        if self._quiet_for:
             await self._extend(list(self._lost), self._quiet_for + SPARE)
         self._lost_at = time.monotonic() + self._quiet_for
         log.info("%s: attached with epoch %d, %s", self, window.epoch, "kept as it was" if kept else "empty")
@@ -144,6 +147,8 @@ class Keeper:
                     if stop.is_set() or window.settings.obstacle is not None:
                         await self._leave(reporter)
                         return
+                    # Again and again: somebody may have deleted what lets clients find it.
+                    await window.publish()
                     await self._give_lost_back()
                     pending = HasPending(window.group.queue, window.group.name)
                     if now >= look_at or (not window.look.is_set() and await window.transport.run(pending)):

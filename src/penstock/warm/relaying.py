@@ -112,8 +112,11 @@ class Relay:
         """Tell windows what PostgreSQL knows already; if that gets lost, leases end and PostgreSQL says so again."""
         for follow in following:
             self._settling.settled(follow.part)
+        for group_id in dict.fromkeys(follow.group_id for follow in following):
             try:
-                self._windows.settle(follow.group_id, follow.how, [follow.part])
+                self._windows.follow(
+                    group_id, [(follow.how, follow.part) for follow in following if follow.group_id == group_id]
+                )
             except AWAY:
                 log.debug("the window will find out when the lease ends", exc_info=True)
 

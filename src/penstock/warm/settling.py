@@ -24,7 +24,7 @@ from penstock.errors import InvalidInput, ValkeyUnavailable, ValkeyUnusable
 from penstock.warm.items import ClaimNote
 from penstock.warm.leases import is_warm, token_of
 from penstock.warm.links import Refused
-from penstock.warm.window import Part, Run, Taken, Windows
+from penstock.warm.window import Part, Taken, Windows
 
 Runner = Callable[[Operation[Any]], Any]
 
@@ -58,17 +58,24 @@ class Parts(NamedTuple):
     runs: list[int] | None = None
 
 
+# What is kept of a run, which would keep its items: the claim, and its first offset and the one behind the last.
+_Range = tuple[ClaimNote, int, int]
+
+
 class _Remembered(NamedTuple):
     until: float
     lease: float
     shared: bool
+    # How many runs it was given.
+    given: int
     # By number: those of which anything is not settled, and the offsets of those that are settled in part.
-    runs: dict[int, Run]
+    runs: dict[int, _Range]
     rests: dict[int, list[int]]
 
-    def offsets(self, run: Run) -> list[int]:
+    def offsets(self, number: int) -> list[int]:
         """Return what of a run is not settled."""
-        return self.rests.get(run.number) or list(range(run.start, run.stop))
+        _, start, stop = self.runs[number]
+        return self.rests.get(number) or list(range(start, stop))
 
 
 class Settling:
@@ -83,8 +90,8 @@ class Settling:
         now = time.monotonic()
         if len(self._takes) >= _REMEMBERED:
             self._takes = {known: each for known, each in self._takes.items() if each.until > now}
-        runs = {run.number: run for run in taken.runs if run.note is not None}
-        self._takes[token] = _Remembered(now + taken.lease, taken.lease, taken.shared, runs, {})
+        runs = {run.number: (run.note, run.start, run.stop) for run in taken.runs if run.note is not None}
+        self._takes[token] = _Remembered(now + taken.lease, taken.lease, taken.shared, len(taken.runs), runs, {})
 
     def renewed(self, token: str, lease: float) -> None:
         """Take note that a lease was extended."""
@@ -96,14 +103,18 @@ class Settling:
         return self._takes[token].lease
 
     def parts_of(self, ranges: Sequence[ClaimRange]) -> "Parts":
-        """Return the parts of leases that ranges stand for: one for all where they are all that one take was given."""
+        """Return the parts of leases that ranges stand for: one for all where they are all that one take was given.
+
+        Not where they are all that is left of it here: what was given back may still be in the lease, because the
+        window has not heard of it.
+        """
         tokens = [token_of(cast(UUID, each.lease_id)) for each in ranges]
         token = tokens[0].text
         known = self._takes.get(token)
-        if known is not None and not known.rests:
-            runs = list(known.runs.values())
-            if tokens == [(token, run.number) for run in runs] and all(map(_covers, ranges, runs)):
-                return Parts([Part(token, 0)], [run.number for run in runs])
+        if known is not None and not known.rests and len(tokens) == known.given:
+            numbers = list(known.runs)
+            if tokens == [(token, number) for number in numbers] and all(map(_covers, ranges, known.runs.values())):
+                return Parts([Part(token, 0)], numbers)
         return Parts([Part(*token, each.start, each.stop) for token, each in zip(tokens, ranges, strict=True)])
 
     def live(self, parts: "Parts", answers: Sequence[bool]) -> list[bool]:
@@ -129,7 +140,7 @@ class Settling:
             return
         rest = []
         if part.start is not None or part.stop is not None:
-            rest = [offset for offset in known.offsets(run) if not _within(offset, part)]
+            rest = [offset for offset in known.offsets(part.run) if not _within(offset, part)]
         if rest:
             known.rests[part.run] = rest
             return
@@ -168,7 +179,7 @@ class Settling:
         if known is None or known.until <= time.monotonic():
             return None
         run = known.runs.get(number)
-        return None if run is None else Held(cast(ClaimNote, run.note), known.shared, known.offsets(run))
+        return None if run is None else Held(run[0], known.shared, known.offsets(number))
 
     def lease_in_postgres(self, lease: Lease) -> Lease | None:
         """Return the lease in PostgreSQL that stands behind one of a window; None where that is lost."""
@@ -326,8 +337,9 @@ def is_plain(claim: SettledClaim) -> bool:
     return not claim.outcomes and not claim.noted
 
 
-def _covers(each: ClaimRange, run: Run) -> bool:
-    return (each.start is None or each.start <= run.start) and (each.stop is None or each.stop >= run.stop)
+def _covers(each: ClaimRange, run: _Range) -> bool:
+    _, start, stop = run
+    return (each.start is None or each.start <= start) and (each.stop is None or each.stop >= stop)
 
 
 def _within(offset: int, part: Part, shared: bool = True) -> bool:

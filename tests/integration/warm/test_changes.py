@@ -107,7 +107,7 @@ def test_a_heartbeat_that_began_before_a_pause_does_not_let_takes_go_on(
     dispatcher.close()
     windows = windows_of(api)
     keys, link = windows.keys(api.windows()[0].group_id), windows.link
-    link.call("attach", keys, 1000, "g", "shared", 100, 10_000, "penstock:test", "orders")
+    link.call("attach", keys, 1000, "g", "shared", 100, 10_000, "penstock:test", "orders", 0)
     granted = link.call("beat", keys, 1000, 5000, 100, 10_000, 2000, 0)
 
     link.call("halt", keys)
@@ -117,6 +117,28 @@ def test_a_heartbeat_that_began_before_a_pause_does_not_let_takes_go_on(
     assert late[4] == granted[4] + 1
     link.call("beat", keys, 1000, 5000, 100, 10_000, 2000, late[4])
     assert windows.fill(api.windows()[0].group_id).live is True
+
+
+def test_what_workers_may_have_of_a_lost_window_is_known_from_the_moment_in_which_it_is_replaced(
+    api: Client, loaded: Callable[..., int], dispatcher: RunningDispatcher
+) -> None:
+    api.create_group("orders", "work", **WARM)
+    api.push("orders", 0)
+    loaded("orders", "work", 1)
+    windows = windows_of(api)
+    group_id = api.windows()[0].group_id
+    dispatcher.close()
+    windows.link.run("DEL", windows.keys(group_id).meta)
+    given = "shared", 100, 10_000, "penstock:test", "orders"
+
+    def attach(epoch: int, ms: int) -> list[int]:
+        return windows.link.call("attach", windows.keys(group_id), epoch, "g", *given, ms)  # type: ignore[no-any-return]
+
+    assert attach(1000, 60_000) == [0, 0, 0, 0, 1]
+    # It died before it did anything else.
+    assert attach(1001, 0) == [1, 0, 0, 0, 1]
+    windows.link.call("lose", windows.keys(group_id), 1001, 0)
+    assert attach(1002, 0) == [1, 0, 0, 0, 0]
 
 
 def test_a_nack_brings_back_what_is_not_done_and_nothing_else(api: Client, loaded: Callable[..., int]) -> None:
@@ -318,7 +340,7 @@ async def test_a_heartbeat_that_asked_before_a_change_lets_no_takes_go_on_after_
         transport = Delayed(postgres)
         window = KeptWindow(cast(Any, transport), link, database, group, "me", TERMS)
         await window.hold_lease()
-        await window.call("attach", window.epoch, "generation", "ordered", 100, 1000, "channel", "orders")
+        await window.call("attach", window.epoch, "generation", "ordered", 100, 1000, "channel", "orders", 0)
         await window.beat()
         assert (await window.call("stats"))[0] == 1
 
@@ -358,7 +380,7 @@ def test_nothing_is_taken_in_the_very_millisecond_in_which_takes_end(
     windows = windows_of(api)
     group_id = api.windows()[0].group_id
     keys, link = windows.keys(group_id), windows.link
-    link.call("attach", keys, 1000, "g", "shared", 100, 10_000, "penstock:test", "orders")
+    link.call("attach", keys, 1000, "g", "shared", 100, 10_000, "penstock:test", "orders", 0)
     for number in range(100):
         link.call("beat", keys, 1000, 0, 100, 10_000, 2000, 0)
         with pytest.raises(Refused):
@@ -398,7 +420,7 @@ async def test_what_was_claimed_before_a_seek_is_not_loaded_after_it(dsn: str, v
         transport = Held(postgres)
         window = KeptWindow(cast(Any, transport), link, database, group, "me", TERMS)
         await window.hold_lease()
-        await window.call("attach", window.epoch, "generation", mode, 100, 100_000, "channel", "orders")
+        await window.call("attach", window.epoch, "generation", mode, 100, 100_000, "channel", "orders", 0)
         await window.beat()
         await window.publish()
 

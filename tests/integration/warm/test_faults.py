@@ -125,6 +125,21 @@ def test_a_key_that_somebody_deletes_loses_nothing_and_keeps_the_order(
 
 
 @FAST
+def test_what_lets_clients_find_a_window_comes_again_when_somebody_deletes_it(
+    api: Client, loaded: Callable[..., int], valkey_server: ValkeyServer
+) -> None:
+    api.create_group("orders", "work", **WARM)
+    push_all(api)
+    loaded("orders", "work", COUNT)
+    valkey = valkey_server.client()
+    listed = [name for name in valkey.keys("penstock:*") if name.endswith(b":windows")]
+    valkey.delete(*listed)
+
+    assert listed
+    wait_for(lambda: [found.group for found in windows_of(api).all("orders")] == ["work"], patience=20.0)
+
+
+@FAST
 def test_while_valkey_is_dead_postgres_serves_alone_and_windows_come_back(
     api: Client, loaded: Callable[..., int], valkey_server: ValkeyServer
 ) -> None:
@@ -241,7 +256,7 @@ def test_a_clock_that_jumps_ends_no_lease(valkey_url: str, dsn: str) -> None:
         link.run("SET", "penstock:test:clock", moment)
 
     at(clock)
-    link.call("attach", keys, 1, "g", "shared", 100, 10_000, "penstock:test", "q")
+    link.call("attach", keys, 1, "g", "shared", 100, 10_000, "penstock:test", "q", 0)
     link.call("beat", keys, 1, 5000, 100, 10_000, 2000, 0)
     link.call("load", keys, 1, 1, 0, 1, "lease 7 1 0 1 1 5 name", 1, b"x")
     token = new_token()
@@ -263,7 +278,7 @@ def test_after_a_long_silence_postgres_has_the_last_word_on_leases(valkey_url: s
     link = link_with_a_clock(valkey_url, dsn)
     keys, clock = keys_of("test", 1), 1_000_000_000_000
     link.run("SET", "penstock:test:clock", clock)
-    link.call("attach", keys, 1, "g", "shared", 100, 10_000, "penstock:test", "q")
+    link.call("attach", keys, 1, "g", "shared", 100, 10_000, "penstock:test", "q", 0)
     link.call("beat", keys, 1, 5000, 100, 10_000, 60_000, 0)
     link.call("load", keys, 1, 1, 0, 1, "lease 7 1 0 1 1 5 name", 1, b"x")
     token = new_token()

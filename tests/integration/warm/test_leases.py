@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from penstock import Client
-from penstock.broker.operations.claiming import Ack, Pop
-from penstock.warm.leases import new_token
+from penstock.broker.operations.claiming import Ack, Pop, Release, Renew
+from penstock.warm.leases import Token, new_token, token_of
 from penstock.warm.transport import WarmTransport
 from penstock.warm.window import Part, Windows
 
@@ -104,3 +105,103 @@ def test_ranges_of_different_takes_are_acknowledged_by_their_parts(api: Client, 
     again = api.pop("orders", "work", max_messages=1, max_partitions=4)
     assert again is not None
     assert [claim.partition for claim in again.claims] == [first.claims[1].partition]
+
+
+def test_a_look_keeps_a_lease_until_something_of_it_is_settled(
+    api: Client, loaded: Callable[..., int], windows: Windows
+) -> None:
+    group_id, token, _ = take(api, loaded, windows, "shared")
+    due = windows.keys(group_id).due
+    own = windows.link.run("ZSCORE", due, token)
+    windows.look(group_id, token, 3600.0)
+    kept = windows.link.run("ZSCORE", due, token)
+    windows.settle(group_id, "told", [Part(token, 1, 0, 1)])
+
+    assert float(kept) > float(own) + 3000
+    assert windows.link.run("ZSCORE", due, token) == own
+    windows.look(group_id, token, 3600.0)
+    windows.renew(group_id, [Token(token, 2)], 10.0, False)
+    windows.settle(group_id, "told", [Part(token, 2, 0, 1)])
+    assert float(windows.link.run("ZSCORE", due, token)) < float(own)
+
+
+def test_what_the_window_has_not_heard_of_is_not_acknowledged_with_the_rest(
+    api: Client, loaded: Callable[..., int]
+) -> None:
+    api.create_group("orders", "work", warm=True)
+    for partition in "ab":
+        api.push("orders", [0, 1], partition=partition)
+    loaded("orders", "work", 4)
+    batch = api.pop("orders", "work", max_messages=10, max_partitions=2)
+    assert batch is not None
+    first, second = batch.claims
+    transport = cast(WarmTransport, api._transport)
+    given_back = Part(*token_of(cast(UUID, first.lease_id)))
+    # As when the call that gives a claim back is lost, or on its way in another thread.
+    transport._settling.settled(given_back)
+
+    assert transport.run(Ack([second.done()])) == [True]
+
+    assert api.lag("orders", "work") == 2
+    transport.windows.settle(first.group_id, "release", [given_back])
+    again = api.pop("orders", "work", max_messages=10, max_partitions=2)
+    assert again is not None
+    assert [(message.partition, message.json()) for message in again] == [(first.partition, 0), (first.partition, 1)]
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_what_was_given_back_or_is_lost_is_neither_acknowledged_nor_renewed(
+    api: Client, loaded: Callable[..., int], warm: bool
+) -> None:
+    api.create_group("orders", "work", mode="shared", warm=warm)
+    for partition in "abc":
+        api.push("orders", [0, 1], partition=partition)
+    if warm:
+        loaded("orders", "work", 6)
+    batch = api.pop("orders", "work", max_messages=6, max_partitions=3)
+    assert batch is not None
+    first, second, third = batch.claims
+    run = api._transport.run
+
+    assert run(Release(first.lease)) is True
+    assert run(Release(first.lease)) is False
+    assert run(Ack([first.done()])) == [False]
+    api.seek("orders", "work", to="earliest", partition=second.partition)
+    assert [until is not None for until in run(Renew([second.lease, third.lease]))] == [False, True]
+    assert run(Ack([second.done(), third.done()])) == [False, True]
+    assert run(Ack([third.done()])) == [False]
+    assert api.lag("orders", "work") == 4
+
+
+@MODES
+def test_nothing_is_left_of_claims_that_are_withdrawn(
+    api: Client, loaded: Callable[..., int], windows: Windows, mode: str
+) -> None:
+    api.create_group("orders", "work", mode=mode, warm=True)
+    for partition in "abc":
+        api.push("orders", list(range(4)), partition=partition)
+    for _ in range(3):
+        loaded("orders", "work", 12)
+        batch = api.pop("orders", "work", max_messages=2, partition="a")
+        assert batch is not None
+        batch.release()
+        api.seek("orders", "work", to="earliest")
+
+    loaded("orders", "work", 12)
+
+    assert windows.fill(cast(int, windows.find("orders", "work"))).ready == 3
+
+
+def test_an_item_that_is_given_back_again_and_again_stays_one(api: Client, loaded: Callable[..., int]) -> None:
+    api.create_group("orders", "work", mode="shared", warm=True)
+    api.push("orders", list(range(3)), partition="a")
+    loaded("orders", "work", 3)
+    for _ in range(1100):
+        batch = api.pop("orders", "work", max_messages=1)
+        assert batch is not None
+        batch.release()
+
+    found = api.pop("orders", "work", max_messages=10)
+
+    assert found is not None
+    assert sorted(message.json() for message in found) == [0, 1, 2]

@@ -422,3 +422,19 @@ def test_a_window_has_no_more_bytes_than_it_may_although_every_claim_has_a_large
     assert handled == count
     assert api.lag("orders", "work") == 0
     assert sound(api)
+
+
+@MODES
+def test_a_pop_gets_no_more_bytes_than_it_asks_for_also_of_messages_that_lie_in_the_log(
+    api: Client, loaded: Callable[..., int], mode: str
+) -> None:
+    api.create_group("orders", "work", mode=mode, **WARM)
+    api.push("orders", [b"x" * 100_000] * 10, partition="a")
+    loaded("orders", "work", 10)
+
+    for _ in range(3):
+        batch = api.pop("orders", "work", max_messages=10, max_bytes=300_000)
+        assert batch is not None
+        assert is_warm(batch)
+        assert [len(message.value or b"") for message in batch] == [100_000] * 3
+        batch.ack()
