@@ -86,14 +86,15 @@ def up(
     if detach:
         embedded.start_detached(settings.home)
         with given.client() as client:
-            _print_address(client, settings, show_password, as_json)
+            _print_address(client, settings, _start_valkey(settings), show_password, as_json)
         return
     # Before the server starts: a port that is taken, or an address that would be open to all, is known at once.
     bound = BoundGateway(host, port, workers, access) if gateway and _has_gateway() else None
     address = None if bound is None else bound.address
     with ends_on_signal(), supervising.alone(settings.home, address), given.client() as client:
-        services = [] if bound is None else [GatewayService(bound, client)]
-        _print_address(client, settings, show_password, as_json)
+        valkey_url = _start_valkey(settings)
+        _print_address(client, settings, valkey_url, show_password, as_json)
+        services = [] if bound is None else [GatewayService(bound, client, settings.valkey_url or valkey_url)]
         with supervising.running(services), dispatching(settings):
             output.remark("maintenance: every minute")
             output.remark("Ctrl-C to stop")
@@ -193,11 +194,12 @@ def _check(check: "Check") -> dict[str, str]:
     return {"check": record["name"], **{name: record[name] for name in ("outcome", "found", "advice")}}
 
 
-def _print_address(client: "Client", settings: "Settings", show_password: bool, as_json: bool) -> None:
+def _print_address(
+    client: "Client", settings: "Settings", valkey_url: str | None, show_password: bool, as_json: bool
+) -> None:
     from penstock import embedded, valkey
     from penstock.postgres.address import redact
 
-    valkey_url = _start_valkey(settings)
     if as_json:
         status = embedded.status(settings.home)
         record = {

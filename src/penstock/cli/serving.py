@@ -116,6 +116,7 @@ def serve(
         max_body,
         given.timeout,
         Access(**access),
+        valkey_url=given.valkey_url,
         log_format=log_format,
         log_level=log_level,
         log_requests=log_requests,

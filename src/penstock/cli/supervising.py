@@ -60,9 +60,10 @@ class GatewayService:
 
     name = "gateway"
 
-    def __init__(self, bound: BoundGateway, client: "Client") -> None:
+    def __init__(self, bound: BoundGateway, client: "Client", valkey_url: str | None) -> None:
         self._bound = bound
         self._client = client
+        self._valkey_url = valkey_url
         self._processes: Processes | None = None
 
     def start(self) -> str:
@@ -73,7 +74,7 @@ class GatewayService:
         from penstock.gateway import serving
         from penstock.gateway.processes import Processes
 
-        wanted = replace(self._bound.wanted, url=self._client.dsn)
+        wanted = replace(self._bound.wanted, url=self._client.dsn, valkey_url=self._valkey_url)
         if wanted.access.keys and not self._client.has_api_keys():
             output.remark("there is no API key yet: create one with `penstock keys create NAME --scope admin`")
         self._processes = Processes(wanted.workers, partial(serving.run_server, wanted, self._bound.socket))

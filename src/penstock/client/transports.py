@@ -35,9 +35,14 @@ def async_transport_for(settings: Settings) -> AsyncTransport:
 
         return AsyncGateway(settings)
     from penstock.postgres.async_database import AsyncDatabase
+
+    return with_windows(AsyncDatabase(settings), settings)
+
+
+def with_windows(database: AsyncTransport, settings: Settings) -> AsyncTransport:
+    """Let an asynchronous transport take from the windows in Valkey, if there is one."""
     from penstock.valkey.address import find
 
-    database = AsyncDatabase(settings)
     address = find(settings)
     if address is None:
         return database

@@ -16,6 +16,7 @@ from types import FrameType
 import uvicorn
 
 from penstock.client.async_client import AsyncClient
+from penstock.client.transports import with_windows
 from penstock.errors import SetupError
 from penstock.gateway import processes
 from penstock.gateway.access.settings import Access
@@ -46,6 +47,7 @@ class Serving:
     max_body: int = Limits.body_bytes
     timeout: float | None = None
     access: Access = field(default_factory=Access)
+    valkey_url: str | None = None
     log_format: str = logs.TEXT
     log_level: str = "info"
     log_requests: str = requests.ERRORS
@@ -56,10 +58,17 @@ class Serving:
         # A standby takes no reports either.
         metrics = False if self.access.read_only else None
         instruments = Instruments()
-        settings = resolve({"url": self.url, "home": self.home, "timeout": self.timeout})
+        settings = resolve({"url": self.url, "home": self.home, "valkey_url": self.valkey_url, "timeout": self.timeout})
         database = AsyncDatabase(settings)
-        transport = Measured(database, instruments)
-        client = AsyncClient(self.url, home=self.home, timeout=self.timeout, metrics=metrics, transport=transport)
+        transport = Measured(with_windows(database, settings), instruments)
+        client = AsyncClient(
+            self.url,
+            home=self.home,
+            valkey_url=self.valkey_url,
+            timeout=self.timeout,
+            metrics=metrics,
+            transport=transport,
+        )
         return Gateway(
             client,
             self.access.doorkeeper(client),
