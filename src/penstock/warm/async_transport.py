@@ -128,7 +128,7 @@ class AsyncWarmTransport:
             case HasPending():
                 answer = await self._has_pending(operation, inner)
             case HasPendingMany():
-                answer = [await self._has_pending(each, inner) for each in operation.asks]
+                answer = await self._has_pending_many(operation.asks, inner)
             case NoteItems() | SaveStep() | ReadNotes():
                 answer = await inner(await translated(operation, self._settling))
             case _:
@@ -150,6 +150,7 @@ class AsyncWarmTransport:
         return claims
 
     async def _pop_many(self, wanted: PopMany, inner: Any) -> list[list[Claim] | None]:
+        await self._look_for(wanted.pops)
         answers: list[list[Claim] | None] = [(await self._taking.take(pop, inner))[0] or None for pop in wanted.pops]
         rest = [number for number, answer in enumerate(answers) if answer is None]
         if rest:
@@ -384,15 +385,32 @@ class AsyncWarmTransport:
         return [next(warm) if is_warm(lease.lease_id) else next(answers) for lease in wanted.leases]
 
     async def _has_pending(self, wanted: HasPending, inner: Any) -> bool:
+        return await self._is_ready(wanted) or cast(bool, await inner(wanted))
+
+    async def _has_pending_many(self, asks: Sequence[HasPending], inner: Any) -> list[bool]:
+        await self._look_for(asks)
+        answers = [await self._is_ready(each) for each in asks]
+        rest = [number for number, ready in enumerate(answers) if not ready]
+        if rest:
+            for number, answer in zip(rest, await inner(HasPendingMany([asks[each] for each in rest])), strict=True):
+                answers[number] = answer
+        return answers
+
+    async def _look_for(self, wanted: Sequence[Pop | HasPending]) -> None:
+        """Find out in one call which of these groups have windows, however many they are."""
+        with suppress(*AWAY):
+            await self.windows.look_for([(each.queue, each.group) for each in wanted])
+
+    async def _is_ready(self, wanted: HasPending) -> bool:
+        """Return whether a window has something that can be taken."""
         try:
             group_id = await self.windows.find(wanted.queue, wanted.group)
             if group_id is not None and wanted.partition is None:
                 fill = await self.windows.fill(group_id)
-                if fill.live and fill.ready:
-                    return True
+                return bool(fill.live and fill.ready)
         except AWAY:
             self.windows.forget(wanted.queue, wanted.group)
-        return cast(bool, await inner(wanted))
+        return False
 
     async def _pass_on(self, operation: Operation[Any], inner: Any) -> Any:
         """Run on PostgreSQL, which knows what was acknowledged here, and tell windows what does not hold any more."""

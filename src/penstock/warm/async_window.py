@@ -113,6 +113,17 @@ class AsyncWindows:
         self._groups[queue, group] = group_id, time.monotonic() + _FORGET_AFTER
         return group_id
 
+    async def look_for(self, groups: Sequence[tuple[str, str]]) -> None:
+        """Find out, of groups of which nothing is known, which have windows, for those who `find` them next."""
+        now = time.monotonic()
+        known = self._groups
+        unknown = [each for each in groups if each not in known or (known[each][0] is None and known[each][1] <= now)]
+        if unknown and self.link.usable:
+            fields = [window_field(*each) for each in unknown]
+            found = await self.link.run("HMGET", windows_key(await self.database()), *fields)
+            for each, group_id in zip(unknown, found, strict=True):
+                self._groups[each] = None if group_id is None else int(group_id), now + _FORGET_AFTER
+
     def forget(self, queue: str, group: str) -> None:
         """Look again, after a moment, whether a group has a window."""
         self._groups[queue, group] = None, time.monotonic() + _FORGET_AFTER

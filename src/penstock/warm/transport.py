@@ -129,7 +129,7 @@ class WarmTransport:
             case HasPending():
                 answer = self._has_pending(operation, inner)
             case HasPendingMany():
-                answer = [self._has_pending(each, inner) for each in operation.asks]
+                answer = self._has_pending_many(operation.asks, inner)
             case NoteItems() | SaveStep() | ReadNotes():
                 answer = inner(translated(operation, self._settling))
             case _:
@@ -151,6 +151,7 @@ class WarmTransport:
         return claims
 
     def _pop_many(self, wanted: PopMany, inner: Any) -> list[list[Claim] | None]:
+        self._look_for(wanted.pops)
         answers: list[list[Claim] | None] = [self._taking.take(pop, inner)[0] or None for pop in wanted.pops]
         rest = [number for number, answer in enumerate(answers) if answer is None]
         if rest:
@@ -385,15 +386,32 @@ class WarmTransport:
         return [next(warm) if is_warm(lease.lease_id) else next(answers) for lease in wanted.leases]
 
     def _has_pending(self, wanted: HasPending, inner: Any) -> bool:
+        return self._is_ready(wanted) or cast(bool, inner(wanted))
+
+    def _has_pending_many(self, asks: Sequence[HasPending], inner: Any) -> list[bool]:
+        self._look_for(asks)
+        answers = [self._is_ready(each) for each in asks]
+        rest = [number for number, ready in enumerate(answers) if not ready]
+        if rest:
+            for number, answer in zip(rest, inner(HasPendingMany([asks[each] for each in rest])), strict=True):
+                answers[number] = answer
+        return answers
+
+    def _look_for(self, wanted: Sequence[Pop | HasPending]) -> None:
+        """Find out in one call which of these groups have windows, however many they are."""
+        with suppress(*AWAY):
+            self.windows.look_for([(each.queue, each.group) for each in wanted])
+
+    def _is_ready(self, wanted: HasPending) -> bool:
+        """Return whether a window has something that can be taken."""
         try:
             group_id = self.windows.find(wanted.queue, wanted.group)
             if group_id is not None and wanted.partition is None:
                 fill = self.windows.fill(group_id)
-                if fill.live and fill.ready:
-                    return True
+                return bool(fill.live and fill.ready)
         except AWAY:
             self.windows.forget(wanted.queue, wanted.group)
-        return cast(bool, inner(wanted))
+        return False
 
     def _pass_on(self, operation: Operation[Any], inner: Any) -> Any:
         """Run on PostgreSQL, which knows what was acknowledged here, and tell windows what does not hold any more."""

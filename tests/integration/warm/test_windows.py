@@ -2,12 +2,18 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import closing
+from typing import Any, cast
 
 import pytest
 
 from penstock import Client, InvalidInput, LeaseLost, Message
-from penstock.broker.operations.claiming import Release
+from penstock.broker.operations.claiming import HasPending, HasPendingMany, Pop, PopMany, Release
+from penstock.postgres.database import Database
+from penstock.settings import resolve
+from penstock.valkey.address import Address, find
+from penstock.warm.links import Link
+from penstock.warm.transport import WarmTransport
 from windows import ValkeyServer, wait_for
 
 MODES = pytest.mark.parametrize("mode", ["shared", "ordered"])
@@ -438,3 +444,33 @@ def test_a_pop_gets_no_more_bytes_than_it_asks_for_also_of_messages_that_lie_in_
         assert is_warm(batch)
         assert [len(message.value or b"") for message in batch] == [100_000] * 3
         batch.ack()
+
+
+def test_many_groups_are_asked_for_in_one_call_with_windows_and_without(
+    api: Client, loaded: Callable[..., int], dsn: str, valkey_url: str
+) -> None:
+    queues = [f"q{number}" for number in range(5)]
+    for number, queue in enumerate(queues):
+        api.create_group(queue, "work", mode="shared", warm=number < 2)
+    for queue in ("q0", "q3"):
+        api.push(queue, 0)
+    loaded("q0", "work", 1)
+    settings = resolve({"url": dsn, "valkey_url": valkey_url})
+    ran: list[Any] = []
+
+    class Counted(Database):
+        def run(self, operation: Any, *arguments: Any, **options: Any) -> Any:
+            ran.append(operation)
+            return super().run(operation, *arguments, **options)
+
+    transport = WarmTransport(Counted(settings), Link(cast(Address, find(settings))))
+    with closing(transport):
+        transport.windows.database()
+        ran.clear()
+        answer = transport.run(HasPendingMany([HasPending(queue, "work") for queue in queues]))
+        asked = [len(each.asks) for each in ran]
+        popped = transport.run(PopMany([Pop(queue, "work") for queue in queues]))
+
+    assert answer == [True, False, False, True, False]
+    assert asked == [4]
+    assert [bool(claims) for claims in popped] == answer
