@@ -7,6 +7,7 @@ lost, the lease ends in Valkey, PostgreSQL says that the items were settled befo
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 from uuid import UUID
 
@@ -157,21 +158,29 @@ class AsyncSettling:
         try:
             shared, runs = await self._windows.look(lease.group_id, token, _KEEP_FOR)
         except (Refused, ValkeyUnavailable, ValkeyUnusable):
-            return self.remembered(lease)
+            return self._remembered(lease)
         found = [run for run in runs if run.number == number and run.items]
         note = found[0].note if found else None
         if note is None:
-            return self.remembered(lease)
+            return await self.unknown(lease)
         if note.partition_id != lease.partition_id:
             return None
         return Held(note, shared, [offset for run in found for offset in range(run.start, run.stop)])
 
-    def remembered(self, lease: Lease) -> Held | None:
-        """Return what a lease had as far as this process knows, unless its time is over.
+    async def unknown(self, lease: Lease) -> Held | None:
+        """Return what a lease had that a window does not know; None where it is lost.
 
         A window that was attached anew knows of no lease before, and the claim behind one may still stand: PostgreSQL,
-        which is asked next, has the last word.
+        which is asked next, has the last word. But a claim that is in the window is there for others.
         """
+        held = self._remembered(lease)
+        with suppress(Refused, ValkeyUnavailable, ValkeyUnusable):
+            if held is not None and await self._windows.has(lease.group_id, held.note.lease_id):
+                return None
+        return held
+
+    def _remembered(self, lease: Lease) -> Held | None:
+        """Return what a lease had as far as this process knows, unless its time is over."""
         if lease.lease_id is None:
             return None
         token, number = token_of(lease.lease_id)

@@ -196,7 +196,7 @@ class AsyncWarmTransport:
         unknown = [
             number
             for number, (each, alive) in enumerate(zip(ranges, live, strict=True))
-            if not alive and self._settling.remembered(Lease(each.group_id, each.partition_id, each.lease_id))
+            if not alive and await self._settling.unknown(Lease(each.group_id, each.partition_id, each.lease_id))
         ]
         if unknown:
             answers = await self._taking.ack_in_postgres([ranges[number] for number in unknown], inner)
@@ -352,7 +352,7 @@ class AsyncWarmTransport:
 
     async def _renew_behind(self, wanted: Renew, lease: Lease, inner: Any) -> datetime | None:
         """Renew the claim in PostgreSQL behind a lease that only this process remembers."""
-        held = self._settling.remembered(lease)
+        held = await self._settling.unknown(lease)
         if held is None or lease.lease_id is None:
             return None
         behind = Lease(lease.group_id, lease.partition_id, held.note.lease_id)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from penstock.broker.async_transport import AsyncTransport
 from penstock.broker.claims import Lease
@@ -171,6 +172,10 @@ class AsyncWindows:
         """Return whether the group is shared, and what a lease still has, which stays so for some seconds."""
         mode, runs = await self.link.call("look", await self.keys(group_id), token, round(keep_for * 1000))
         return mode == b"shared", _runs(runs)
+
+    async def has(self, group_id: int, claim: UUID) -> bool:
+        """Return whether a claim in PostgreSQL is in the window that is attached now."""
+        return bool(await self.link.call("has", await self.keys(group_id), str(claim)))
 
     async def renew(
         self, group_id: int, runs: Sequence[Token], lease: float | None, begun: bool

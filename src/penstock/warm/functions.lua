@@ -464,6 +464,17 @@ local function look(K, A)
   return runs and {mode, runs} or broken(window)
 end
 
+-- has: lease of a claim in PostgreSQL
+-- Replies whether the claim is here: then a lease that this window does not know is lost.
+local function has(K, A)
+  local window = known(K)
+  if not window then return gone() end
+  for _, claim in pairs(window.claims) do
+    if claim.id == A[1] then return 1 end
+  end
+  return 0
+end
+
 -- Cut the offsets from `start` up to `stop` (-1: no bound) out of a run, and return them.
 local function cut(run, start, stop, ordered)
   local out, rest = {}, {}
@@ -796,6 +807,7 @@ register('settle', settle_alone, {'allow-oom'})
 register('settle_and_take', settle_and_take, {'allow-oom'})
 register('follow', follow, {'allow-oom'})
 register('look', look, {'allow-oom'})
+register('has', has, {'no-writes', 'allow-oom'})
 register('renew', renew, {'allow-oom'})
 register('expire', expire, {'allow-oom'})
 register('trim', trim, {'allow-oom'})

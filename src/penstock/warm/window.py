@@ -4,6 +4,7 @@
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from penstock.broker.claims import Lease
 from penstock.broker.operations.claiming import Pop
@@ -172,6 +173,10 @@ class Windows:
         """Return whether the group is shared, and what a lease still has, which stays so for some seconds."""
         mode, runs = self.link.call("look", self.keys(group_id), token, round(keep_for * 1000))
         return mode == b"shared", _runs(runs)
+
+    def has(self, group_id: int, claim: UUID) -> bool:
+        """Return whether a claim in PostgreSQL is in the window that is attached now."""
+        return bool(self.link.call("has", self.keys(group_id), str(claim)))
 
     def renew(
         self, group_id: int, runs: Sequence[Token], lease: float | None, begun: bool

@@ -105,3 +105,26 @@ def test_a_seek_and_a_pause_through_a_gateway_count_at_once(
         again = client.pop("orders", "work", max_messages=4, wait=10)
         assert again is not None
         assert [message.json() for message in again] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@MODES
+def test_what_another_gateway_gave_back_is_lost_to_the_one_that_had_it(
+    api: Client, loaded: Callable[..., int], two: tuple[RunningGateway, RunningGateway], mode: str, warm: bool
+) -> None:
+    api.create_group("orders", "work", mode=mode, warm=warm)
+    api.push("orders", list(range(6)), partition="a")
+    if warm:
+        loaded("orders", "work", 6)
+    first, second = two
+    pop = "/queues/orders/groups/work/pop?max_messages=2"
+    lease = first.post(pop)["claims"][0]["lease"]
+
+    assert second.post("/releases", {"leases": [lease]})["results"] == ["done"]
+    other = second.post(pop)["claims"][0]
+
+    assert mode == "shared" or other["messages"][0]["value"] == 0
+    assert first.post("/acks", {"acks": [{"lease": lease}]})["results"] == ["lost"]
+    assert first.post("/renewals", {"leases": [lease]})["lease_until"] == [None]
+    assert second.post("/acks", {"acks": [{"lease": other["lease"]}]})["results"] == ["done"]
+    wait_for(lambda: api.lag("orders", "work") == 4)
