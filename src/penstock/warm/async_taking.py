@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -13,7 +14,7 @@ from penstock.broker.claims import Claim, ClaimRange, Lease
 from penstock.broker.ids import message_id
 from penstock.broker.operations.claiming import Pop, Renew
 from penstock.broker.operations.reading import Get
-from penstock.errors import NotFound, ValkeyUnavailable
+from penstock.errors import NotFound, PenstockError, ValkeyUnavailable
 from penstock.warm.async_relaying import AWAY, AsyncRelay
 from penstock.warm.async_settling import AsyncSettling
 from penstock.warm.async_window import AsyncWindows, Run, Taken
@@ -83,7 +84,10 @@ class AsyncTaking:
         for run in taken.runs:
             if run.note is not None:
                 messages = await self._messages(wanted.queue, run, inner)
-                claims.append(_claim(group_id, lease_of(run.number), run, taken, until, messages))
+                claim = _claim(group_id, lease_of(run.number), run, taken, until, messages)
+                # All of them may have been dropped from the log since.
+                if messages or not await self._is_done_with(claim, inner):
+                    claims.append(claim)
         if not wanted.auto_ack:
             return claims, False
         acked = await self.ack_in_postgres([claim.done() for claim in claims], inner)
@@ -101,6 +105,13 @@ class AsyncTaking:
         if elsewhere:
             messages.sort(key=lambda message: message.offset)
         return messages
+
+    async def _is_done_with(self, claim: Claim, inner: Any) -> bool:
+        """Acknowledge a claim without messages, and say whether that could be."""
+        with suppress(PenstockError):
+            await self.ack_in_postgres([claim.done()], inner)
+            return True
+        return False
 
     async def ack_in_postgres(self, ranges: Sequence[ClaimRange], inner: Any) -> list[bool]:
         """Acknowledge in PostgreSQL what was taken from a window, and tell the window after."""

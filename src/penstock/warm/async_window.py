@@ -173,6 +173,10 @@ class AsyncWindows:
         mode, runs = await self.link.call("look", await self.keys(group_id), token, round(keep_for * 1000))
         return mode == b"shared", _runs(runs)
 
+    async def let_go(self, group_id: int, token: str) -> None:
+        """Let a lease end as if nobody had had a look at it."""
+        await self.link.call("look", await self.keys(group_id), token, -1)
+
     async def has(self, group_id: int, claim: UUID) -> bool:
         """Return whether a claim in PostgreSQL is in the window that is attached now."""
         return bool(await self.link.call("has", await self.keys(group_id), str(claim)))

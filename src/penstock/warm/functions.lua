@@ -451,7 +451,7 @@ local function end_lease(K, window, token)
   call('ZREM', K[4], token)
 end
 
--- look: token, ms that the lease shall last at least, until something of it is settled
+-- look: token, ms that the lease shall last at least, until something of it is settled; below 0: as long as it was given
 -- Replies the mode, and what a lease still has: nothing where it is lost.
 local function look(K, A)
   local window = known(K)
@@ -459,7 +459,9 @@ local function look(K, A)
   local t, mode = now(), call('HGET', K[1], 'mode')
   local lease = leased(window, A[1], t)
   if not lease then return {mode, {}} end
-  if t + tonumber(A[2]) > lease.deadline then ends_at(K, A[1], lease, t + tonumber(A[2])) end
+  local ms = tonumber(A[2])
+  if ms < 0 and lease.deadline > lease.own then ends_at(K, A[1], lease, lease.own) end
+  if t + ms > lease.deadline then ends_at(K, A[1], lease, t + ms) end
   local runs = given(K, window, lease)
   return runs and {mode, runs} or broken(window)
 end

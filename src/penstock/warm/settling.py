@@ -29,7 +29,7 @@ from penstock.warm.window import Part, Taken, Windows
 
 Runner = Callable[[Operation[Any]], Any]
 
-# How long a lease lasts at least while PostgreSQL settles what it has.
+# How long a lease lasts at least while PostgreSQL settles what it has, also in a transaction that takes long.
 _KEEP_FOR = 60.0
 # Takes of which this process remembers what they had, for when Valkey cannot be asked.
 _REMEMBERED = 10_000
@@ -150,13 +150,13 @@ class Settling:
         if not known.runs:
             self._takes.pop(part.token, None)
 
-    def held(self, lease: Lease) -> Held | None:
-        """Return what a lease has; from memory where Valkey cannot tell. None where it is lost."""
+    def held(self, lease: Lease, keep_for: float = _KEEP_FOR) -> Held | None:
+        """Return what a lease has, and let it last; from memory where Valkey cannot tell. None where it is lost."""
         if lease.lease_id is None:
             return None
         token, number = token_of(lease.lease_id)
         try:
-            shared, runs = self._windows.look(lease.group_id, token, _KEEP_FOR)
+            shared, runs = self._windows.look(lease.group_id, token, keep_for)
         except (Refused, ValkeyUnavailable, ValkeyUnusable):
             return self._remembered(lease)
         found = [run for run in runs if run.number == number and run.items]
@@ -192,11 +192,20 @@ class Settling:
 
     def lease_in_postgres(self, lease: Lease) -> Lease | None:
         """Return the lease in PostgreSQL that stands behind one of a window; None where that is lost."""
-        held = self.held(lease)
+        held = self.held(lease, 0.0)
         return None if held is None else Lease(lease.group_id, lease.partition_id, held.note.lease_id)
 
     def acknowledge(self, ranges: Sequence[ClaimRange], run: Runner) -> tuple[list[bool], list[Follow]]:
         """Acknowledge ranges in PostgreSQL, and not in the window."""
+        following: list[Follow] = []
+        try:
+            acked, following = self._acknowledge(ranges, run)
+        finally:
+            if not following:
+                self._let_go([Lease(each.group_id, each.partition_id, each.lease_id) for each in ranges])
+        return acked, following
+
+    def _acknowledge(self, ranges: Sequence[ClaimRange], run: Runner) -> tuple[list[bool], list[Follow]]:
         wanted: list[ClaimRange] = []
         parts: list[tuple[int, Follow]] = []
         for number, each in enumerate(ranges):
@@ -222,6 +231,15 @@ class Settling:
 
     def settle(self, wanted: SettleItems, run: Runner) -> tuple[SettledItems, list[Follow]]:
         """Settle items of any claims in PostgreSQL; what the operation pops is not for here."""
+        following: list[Follow] = []
+        try:
+            answer, following = self._settle(wanted, run)
+        finally:
+            if not following:
+                self._let_go([claim.lease for claim in wanted.claims])
+        return answer, following
+
+    def _settle(self, wanted: SettleItems, run: Runner) -> tuple[SettledItems, list[Follow]]:
         plans = [self._plan(claim) for claim in wanted.claims]
         for plan in plans:
             if plan is not None and plan.before is not None:
@@ -256,6 +274,15 @@ class Settling:
 
     def nack(self, wanted: Nack, run: Runner) -> tuple[str | None, list[Follow]]:
         """Say that a claim failed."""
+        following: list[Follow] = []
+        try:
+            answer, following = self._nack(wanted, run)
+        finally:
+            if not following:
+                self._let_go([wanted.lease])
+        return answer, following
+
+    def _nack(self, wanted: Nack, run: Runner) -> tuple[str | None, list[Follow]]:
         lease = wanted.lease
         held = self.held(lease)
         if held is None or lease.lease_id is None:
@@ -293,6 +320,15 @@ class Settling:
         how = "told" if held.shared else "ended"
         # 'dead letter' comes before 'retry'.
         return min(failed_parts), [Follow(lease.group_id, how, Part(token.text, token.run))]
+
+    def _let_go(self, leases: Sequence[Lease]) -> None:
+        """Let leases of which nothing was settled end when they would have."""
+        tokens = {
+            (each.group_id, token_of(each.lease_id).text) for each in leases if each.lease_id and is_warm(each.lease_id)
+        }
+        with suppress(Refused, ValkeyUnavailable, ValkeyUnusable):
+            for group_id, token in tokens:
+                self._windows.let_go(group_id, token)
 
     def _plan(self, claim: SettledClaim) -> "_Plan | None":
         """Say how to settle one claim; None where its lease is lost."""

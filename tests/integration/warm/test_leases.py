@@ -1,13 +1,15 @@
 """Leases of windows: what one take was given is settled as a whole, or in parts, and never twice."""
 
+import time
 from collections.abc import Callable
 from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
-from penstock import Client
-from penstock.broker.operations.claiming import Ack, Pop, Release, Renew
+from penstock import Client, InvalidInput
+from penstock.broker.operations.claiming import Ack, Nack, Pop, Release, Renew
+from penstock.broker.operations.items import SaveStep
 from penstock.warm.leases import Token, new_token, token_of
 from penstock.warm.transport import WarmTransport
 from penstock.warm.window import Part, Windows
@@ -205,3 +207,43 @@ def test_an_item_that_is_given_back_again_and_again_stays_one(api: Client, loade
 
     assert found is not None
     assert sorted(message.json() for message in found) == [0, 1, 2]
+
+
+def test_a_settlement_that_fails_and_a_step_leave_a_lease_as_long_as_it_was(
+    api: Client, loaded: Callable[..., int], windows: Windows
+) -> None:
+    api.create_group("orders", "work", mode="shared", warm=True, lease_time=5.0)
+    api.push("orders", [0, 1], partition="a")
+    loaded("orders", "work", 2)
+    batch = api.pop("orders", "work", max_messages=2)
+    assert batch is not None
+    lease = batch.claims[0].lease
+    due, token = windows.keys(lease.group_id).due, token_of(cast(UUID, lease.lease_id)).text
+    own = windows.link.run("ZSCORE", due, token)
+
+    with pytest.raises(InvalidInput, match="is not in the claim"):
+        api._transport.run(Nack(lease, 7, "no", "no", 0.0, None))
+    api._transport.run(SaveStep(lease, 0, "paid", b"1"))
+
+    assert windows.link.run("ZSCORE", due, token) == own
+
+
+@MODES
+def test_a_batch_has_messages_although_retention_has_dropped_what_lay_in_the_window(
+    api: Client, loaded: Callable[..., int], mode: str
+) -> None:
+    api.create_group("orders", "work", mode=mode, warm=True)
+    api.push("orders", [b"x" * 40_000] * 2, partition="a")
+    loaded("orders", "work", 2)
+    api.configure("orders", retention_time=0.1, retention_rule="drop_and_count")
+    time.sleep(0.2)
+    list(api.maintain())
+    api.configure("orders", retention_time=None)
+    api.push("orders", b"small", partition="a")
+
+    batch = api.pop("orders", "work", max_messages=1, wait=10)
+
+    assert batch is not None
+    assert [message.value for message in batch] == [b"small"]
+    batch.ack()
+    assert api.lag("orders", "work") == 0
