@@ -1,4 +1,4 @@
-"""Kills workers, dispatchers and PostgreSQL, stops dispatchers, kills and wipes Valkey while items come from windows.
+"""Kills workers, dispatchers, Valkey and PostgreSQL, stops dispatchers, wipes Valkey or a key of it, all under items.
 
 Checks that nothing is lost, pushed twice or out of order.
 
@@ -47,7 +47,7 @@ class Faults:
 
     def cause(self, chance: random.Random) -> str:
         """Cause one of them, and name it."""
-        name = chance.choice(("worker", "worker", "wipe", "valkey", "dispatcher", "stop", "postgres"))
+        name = chance.choice(("worker", "worker", "wipe", "key", "valkey", "dispatcher", "stop", "postgres"))
         if name == "postgres" and (self._home is None or time.monotonic() < self._server_at):
             name = "worker"
         if name == "postgres" and self._home is not None:
@@ -59,6 +59,11 @@ class Faults:
             self._workers.kill_one(chance)
         elif name == "wipe":
             self._server.client().flushall()
+        elif name == "key":
+            valkey = self._server.client()
+            names = sorted(valkey.keys("penstock:*"))
+            if names:
+                valkey.delete(chance.choice(names))
         elif name == "valkey":
             self._server.kill()
             self._server.start()
