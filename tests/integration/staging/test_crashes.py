@@ -6,6 +6,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
@@ -47,14 +48,20 @@ def connect(dsn: str) -> psycopg.Connection[tuple[object, ...]]:
             assert time.monotonic() < deadline, "the server did not come back"
 
 
+def crash(dsn: str, sql: psycopg.Connection[tuple[object, ...]]) -> None:
+    """Kill a backend, and wait until PostgreSQL takes that for a crash: what was in shared memory only is gone."""
+    with closing(connect(dsn)) as other, suppress(psycopg.OperationalError):
+        os.kill(value(sql, "SELECT pg_backend_pid()"), signal.SIGKILL)
+        while True:
+            other.execute("SELECT 1")
+
+
 def test_what_was_staged_can_be_published_after_a_crash(crashing: str) -> None:
     with connect(crashing) as sql:
         snapshot = value(sql, "SELECT snapshot_id FROM penstock.save_snapshot(0, NULL, '{}', '{}', '{}', '{}', '{}')")
         note(sql, snapshot)
         number = stage(sql, {"p": ["a", "b"]})
-        backend = value(sql, "SELECT pg_backend_pid()")
-        # PostgreSQL takes that for a crash of all: what lay in shared memory only is gone.
-        os.kill(backend, signal.SIGKILL)
+        crash(crashing, sql)
     with connect(crashing) as sql:
         assert publish(sql, {number: 2}) == ("published", 2)
         assert read(sql) == ["a", "b"]
@@ -70,7 +77,7 @@ def test_what_a_task_has_flushed_can_be_published_after_a_crash(crashing: str) -
         ends = b"\x01\x00\x00\x00\x02\x00\x00\x00"
         run(StageSegments(number, 0, StagedPart(["q"], ["p"], [2], b"ab", ends, None, None, None, None)))
         run(FlushStages())
-        os.kill(value(sql, "SELECT pg_backend_pid()"), signal.SIGKILL)
+        crash(crashing, sql)
     with connect(crashing) as sql:
         assert publish(sql, {number: 2}) == ("published", 2)
         assert read(sql) == ["a", "b"]
