@@ -1,6 +1,5 @@
 """Leases of windows: what one take was given is settled as a whole, or in parts, and never twice."""
 
-import time
 from collections.abc import Callable
 from typing import Any, cast
 from uuid import UUID
@@ -13,6 +12,7 @@ from penstock.broker.operations.items import SaveStep
 from penstock.warm.leases import Token, new_token, token_of
 from penstock.warm.transport import WarmTransport
 from penstock.warm.window import Part, Windows
+from windows import wait_for
 
 MODES = pytest.mark.parametrize("mode", ["shared", "ordered"])
 
@@ -236,8 +236,12 @@ def test_a_batch_has_messages_although_retention_has_dropped_what_lay_in_the_win
     api.push("orders", [b"x" * 40_000] * 2, partition="a")
     loaded("orders", "work", 2)
     api.configure("orders", retention_time=0.1, retention_rule="drop_and_count")
-    time.sleep(0.2)
-    list(api.maintain())
+
+    def dropped() -> bool:
+        list(api.maintain())
+        return api.partitions("orders")[0].floor == 2
+
+    wait_for(dropped)
     api.configure("orders", retention_time=None)
     api.push("orders", b"small", partition="a")
 
